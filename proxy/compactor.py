@@ -92,7 +92,7 @@ class Compactor:
         def is_too_long() -> bool:
             # The backend's exact count was for the old prompt, so the new upper bound has a wider margin. And a run shared
             # with another request did not know this one's newest messages.
-            return job.prompt.estimate.upper > budget.limit or (isinstance(result, Adopted) and job.is_due)
+            return job.estimate.upper > budget.limit or (isinstance(result, Adopted) and job.is_due)
 
         if is_too_long():
             await self._counting.confirm_count(job)
@@ -110,17 +110,18 @@ class Compactor:
 
     async def foresee(self, job: Job) -> None:
         """Find out how far a pause could shorten the prompt, unless shortening the answer alone would gain enough room."""
-        budget, job.spare = job.budget, 0
+        budget, job.prompt = job.budget, replace(job.prompt, spare=0)
         if budget is None or not job.resumable:
             return
-        room = budget.pause_point - job.prompt.estimate.tokens
+        room = budget.pause_point - job.estimate.tokens
         if growth_needed(job) <= room:
             return
         room = max(0, room)
         wanted = job.request.compaction is not None
         aim = _Aim(budget, max(1, budget.goal - room), max(1, budget.limit - room), wanted)
         done = await self._condense(job, aim, asks=False)
-        job.spare = round(done.before - done.after) or job.prompt.recalled.tokens
+        spare = round(done.before - done.after) or job.prompt.recalled.tokens
+        job.prompt = replace(job.prompt, spare=spare)
 
     def growth(self, job: Job, budget: ContextBudget) -> Growth:
         """Return the expected growth of the prompt with a turn of the job's conversation."""
@@ -149,7 +150,7 @@ class Compactor:
         """Record that shortening the history has begun, unless that is recorded already, and return the time."""
         if job.outcome.action != COMPACTING:
             job.outcome.action = COMPACTING
-            job.outcome.add("compacting", tokens=job.prompt.lasting_tokens)
+            job.outcome.add("compacting", tokens=job.lasting_tokens)
         return job.outcome.clock()
 
     async def find(self, job: Job, link: bytes) -> Checkpoint | None:
@@ -171,7 +172,7 @@ class Compactor:
         done = result.compaction if isinstance(result, Shortened) else None
         checkpoint = None if isinstance(result, NothingDone) else result.checkpoint
         if checkpoint is not None:
-            job.prompt.begin_with(checkpoint)
+            job.prompt = job.prompt.begun_with(checkpoint)
         if done is not None:
             costs = [done.before, done.after]
         else:
@@ -255,13 +256,13 @@ class Compactor:
 
 def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:
     """Return whether a model may be asked to shorten the history, which takes a while, by its size alone."""
-    return job.prompt.lasting_tokens - budget.fixed >= prune_limits(job.settings, budget.zone).worth
+    return job.lasting_tokens - budget.fixed >= prune_limits(job.settings, budget.zone).worth
 
 
 def growth_needed(job: Job, delivered: int = 0) -> int:
     """Return the tokens that the next attempt has to generate before a pause gains room; `delivered` came in earlier attempts."""
-    tokens, budget = job.prompt.estimate.tokens, job.budget
-    return 0 if budget is None else budget.growth_needed(tokens, job.spare, delivered)
+    tokens, budget = job.estimate.tokens, job.budget
+    return 0 if budget is None else budget.growth_needed(tokens, job.prompt.spare, delivered)
 
 
 def _reserve(job: Job, budget: ContextBudget) -> int:
@@ -273,7 +274,7 @@ def _reserve(job: Job, budget: ContextBudget) -> int:
 def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tuple[Reduction, float]:
     """Build the reduction of a job's history, and return it with the tokens of the rest of the prompt."""
     history, costs = job.prompt.history, cost(job.prompt.history)
-    tokens, fixed = job.prompt.lasting_tokens, job.prompt.estimate.fixed
+    tokens, fixed = job.lasting_tokens, job.estimate.fixed
     # The estimate exceeds the sum of its parts by `beyond`. For a prompt of many windows that is an error in the texts, which
     # shrinks as they do, so count only the share of it that one window has.
     beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))

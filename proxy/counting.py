@@ -67,7 +67,7 @@ class Counting:
 
     async def recount(self, job: Job) -> None:
         """Count the prompt of a job again, after a change."""
-        job.prompt.estimate = await self.meter.measure(job.key, job.prompt.body(), tenant=job.exchange.tenant)
+        job.estimate = await self.meter.measure(job.key, job.prompt.body(), tenant=job.exchange.tenant)
         job.record_measured()
 
     async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
@@ -90,7 +90,7 @@ class Counting:
             await job.read_profile(fresh=True)
             if job.profile.window != before:
                 job.record_measured()
-        if job.budget is None or job.prompt.estimate.source == "backend":
+        if job.budget is None or job.estimate.source == "backend":
             return
         if needs_count(job.budget, job.facts):
             await self._count_exactly(job, EXACT_TIMEOUT)
@@ -99,7 +99,7 @@ class Counting:
 
     async def confirm_count(self, job: Job) -> None:
         """Give the backend a moment to count a prompt on whose estimate a decision depends."""
-        if not job.prompt.estimate.counted:
+        if not job.estimate.counted:
             await self._count_exactly(job, EXACT_TIMEOUT)
 
     async def count_completion(self, job: Job, answer: Answer) -> None:
@@ -124,7 +124,7 @@ class Counting:
         spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
     async def _count_exactly(self, job: Job, seconds: float) -> None:
-        estimate = job.prompt.estimate
+        estimate = job.estimate
         exact = await _count(job.route, job.prompt.body(), seconds)
         if exact is not None:
             self.meter.anchor_exact(estimate, exact)

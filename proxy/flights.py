@@ -65,7 +65,6 @@ class Flights:
         if flight is None:
             # It works on a copy, because this job may go on without waiting for it.
             twin = copy(job)
-            twin.prompt = copy(job.prompt)
             flight = self._flights[key] = _Flight(twin, spawn(run(twin), name="compaction"))
             flight.task.add_done_callback(lambda _: self._land(flight))
         return await self._wait(flight, job, seconds)

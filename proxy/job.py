@@ -15,13 +15,14 @@ from proxy.core.dialect import Dialect, Writer
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
+from proxy.dialects.chat.request import may_ask_usage
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, is_credential
 from proxy.outcome import Outcome, SentAs
 from proxy.prompt import Prompt
 from proxy.routing import Route
 from proxy.shaping.repair import rules_for
-from proxy.stream.watch import UNBOUND
+from proxy.tokens.meter import Estimate
 
 
 @dataclass(slots=True)
@@ -64,7 +65,9 @@ class Job:
     settings: Settings
     profile: ModelProfile = field(init=False)
     prompt: Prompt = field(init=False)
-    """Prompt to send. It is set, like the profile, when the job is prepared, and again if tools have to be emulated."""
+    """Prompt to send. It is set, like the profile, when the job is prepared, and replaced as more is known or decided."""
+    estimate: Estimate = field(init=False)
+    """Size of the prompt when it was last counted."""
     managed: Managed = field(default_factory=Managed)
     """Results of the client's own edits and compactions of its history."""
     unique: str = field(init=False, default_factory=unique)
@@ -77,14 +80,8 @@ class Job:
     """Its own progress, or while it waits for another job's summary that job's."""
     posted: bytes = field(init=False, default=b"")
     """Body sent last."""
-    usage_requested: bool = field(init=False, default=False)
-    """Whether Spillway itself asked for the stream's usage."""
     assumed: Fact[int] | None = field(init=False, default=None)
     """Window assumed for this answer alone, in tokens, if none is reported: the answer showed that as much fits."""
-    spare: int = field(init=False, default=0)
-    """Tokens that a pause could take out of the prompt; 0 where the figure would decide nothing."""
-    thinking_bound: int = field(init=False, default=UNBOUND)
-    """Completion tokens at which a model that is still thinking is made to answer."""
     joined_answer: Callable[[], Piece] | None = field(init=False, default=None)
     """Returns the whole answer; None unless it has ended in good order."""
     ahead: Ahead | None = None
@@ -127,7 +124,7 @@ class Job:
             return None
         in_one_go = not (self.resumable or self.background)
         answer = in_one_go and (self.prompt.request.max_tokens or int(window * USUAL_ANSWER))
-        return budget_for(self.settings, window, self.prompt.estimate.fixed, answer)
+        return budget_for(self.settings, window, self.estimate.fixed, answer)
 
     @property
     def window_is_known(self) -> bool:
@@ -143,16 +140,21 @@ class Job:
     @property
     def facts(self) -> Facts:
         """Facts that a decision about the prompt rests on."""
-        prompt, estimate, recalled = self.prompt, self.prompt.estimate, self.prompt.recalled
+        estimate, recalled = self.estimate, self.prompt.recalled
         return Facts(
             estimate.tokens,
             estimate.upper,
             estimate.counted,
-            prompt.history,
+            self.prompt.history,
             passing=recalled.newest_tokens,
             cramped=recalled.cramped,
             cuts=self.known_backend.shifts_silently,
         )
+
+    @property
+    def lasting_tokens(self) -> int:
+        """Tokens of the prompt without recalled passages, which no rewrite of the history covers."""
+        return self.estimate.tokens - self.prompt.recalled.tokens
 
     @property
     def is_due(self) -> bool:
@@ -162,7 +164,7 @@ class Job:
     @property
     def room(self) -> int:
         """Tokens that the prompt may still take, by its best estimate and by its upper bound."""
-        estimate, budget = self.prompt.estimate, self.budget
+        estimate, budget = self.estimate, self.budget
         return 0 if budget is None else min(budget.due - estimate.tokens, budget.limit - estimate.upper)
 
     @cached_property
@@ -221,6 +223,11 @@ class Job:
         return self.profile.ways(self.known_backend.continuations)
 
     @property
+    def usage_requested(self) -> bool:
+        """Return whether Spillway itself asks for the stream's usage."""
+        return may_ask_usage(self.prompt.request) and not self.known_backend.reports_usage
+
+    @property
     def cancels(self) -> bool:
         """Return whether disconnecting from a stream ends the generation, so that it may be paused at any token."""
         return self.known_backend.stops_on_disconnect(self.prompt.request.body, self.profile)
@@ -230,7 +237,7 @@ class Job:
 
         The margin of a long prompt grows with it, that of a short one is mostly fixed.
         """
-        tokens, upper = self.prompt.estimate.tokens, self.prompt.estimate.upper
+        tokens, upper = self.estimate.tokens, self.estimate.upper
         return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
 
     def backend_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
@@ -260,7 +267,7 @@ class Job:
                 done.saved = max(0, found.tokens_before - found.tokens_after)
         tools: Literal["", "emulated"] = "" if prompt.offer is None else "emulated"
         sent_as: SentAs = "continued" if found is not None else "shaped" if changed else "forwarded"
-        outcome.record_measured(prompt.estimate.tokens, self.window, tools, sent_as)
+        outcome.record_measured(self.estimate.tokens, self.window, tools, sent_as)
 
     def usage_details(self) -> dict[str, Any] | None:
         """Describe what was done, for the usage of the answer, or return None if nothing was done, or may be written there."""

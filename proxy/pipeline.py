@@ -65,7 +65,7 @@ class Pipeline:
                 if words or job.managed.ended:
                     await reply.write(words)
                 else:
-                    if job.budget is not None and 2 * job.prompt.estimate.upper > job.budget.window:
+                    if job.budget is not None and 2 * job.estimate.upper > job.budget.window:
                         await self.compactor.foresee(job)
                     response, body = await self.attempts.open(job)
                     await reply.relay(response, body)
@@ -141,7 +141,7 @@ class Pipeline:
         Raises:
             ContextOverflow: the prompt is still too long.
         """
-        wanted, before, budget = job.request.compaction, job.prompt.estimate.tokens, job.budget
+        wanted, before, budget = job.request.compaction, job.estimate.tokens, job.budget
         assert budget is not None  # or there is no reason to compact
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(COMPACTING)
@@ -155,9 +155,9 @@ class Pipeline:
             await client.notify(DONE)
             return
         before = job.outcome.sent.tokens_before or before  # it may have been counted meanwhile
-        done = compacted(before, job.prompt.estimate.tokens, omitted=omitted > 0)
+        done = compacted(before, job.estimate.tokens, omitted=omitted > 0)
         await client.notify(done if gained else IN_VAIN)
-        if job.prompt.estimate.tokens >= budget.window:
+        if job.estimate.tokens >= budget.window:
             await self.counting.confirm_count(job)
         if job.facts.cuts:
             await self.attempts.make_fit(job, budget.window)

@@ -59,7 +59,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         repairs = (*repairs, *more)
     if job.window is not None and (request.raw is None or len(request.raw) > job.window // 4):
         messages = without_binary(messages, job.window)
-    untouched = messages is request.messages and not restored
+    as_received = messages is request.messages and not restored
     if request.continues and not rules.ends_with_user:
         request = with_resume_flags(request, job.ways[0])
     lead = leading_system(messages)
@@ -77,8 +77,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         digests=digests,
         links=links(digests),
         shown=shown,
-        history=shown,
-        untouched=untouched and shown is sent,
+        as_received=as_received,
         capped=frozenset(i for i, (old, new) in enumerate(zip(sent, shown, strict=True)) if new is not old),
         fields={} if model == request.model else {"model": model},
         rules=rules,
@@ -149,18 +148,16 @@ class Preparer:
         resumed = await self._resumed(job) if len(job.prompt.sent) > RUN and not job.managed.hands_over else None
         for addon in self._addons.at(AddOn.complete):
             await addon.complete(job)
-        prompt = job.prompt
-        edited = prompt.sent
+        prompt, edited = job.prompt, job.prompt.sent
         if prompt.request.edits:
             edited, job.managed.cleared = await self._state.edit(job.route, prompt.request, prompt.system, edited)
-            prompt.shown = prompt.history = await offload_if(heavy, limited, job, edited)
-            prompt.untouched = prompt.untouched and prompt.shown is prompt.sent
+            job.prompt = replace(prompt, shown=await offload_if(heavy, limited, job, edited))
         checkpoint = await self._checkpoint(job, resumed)
         if checkpoint is not None:
-            prompt.begin_with(checkpoint)
+            job.prompt = job.prompt.begun_with(checkpoint)
         tenant = job.exchange.tenant
-        prompt.estimate = await self._counting.measure(job.route, job.profile, prompt.body(), tenant=tenant)
-        if parts or prompt.shown is not edited:
+        job.estimate = await self._counting.measure(job.route, job.profile, job.prompt.body(), tenant=tenant)
+        if parts or job.prompt.shown is not edited:
             await self._record_savings(job, edited, parts)
         job.record_measured()
         for addon in self._addons.at(AddOn.enrich):
@@ -173,14 +170,18 @@ class Preparer:
         whose = "\n".join(
             [conversation_of(job.exchange, job.request), *(text_of(m).translate(NO_DIGITS) for m in system)]
         )
-        prompt.run_ends = await offload_if(is_heavy(prompt.sent), run_ends, prompt.sent, prompt.digests, whose)
-        names = [key for key, end in prompt.run_ends.items() if end < len(prompt.sent)][: -_NEWEST - 1 : -1]
+        ends = await offload_if(is_heavy(prompt.sent), run_ends, prompt.sent, prompt.digests, whose)
+        job.prompt = prompt = replace(prompt, run_ends=ends)
+        names = [key for key, end in ends.items() if end < len(prompt.sent)][: -_NEWEST - 1 : -1]
         while (found := await self._store.find(job.scope, names)) is not None:
             names = names[names.index(found.digest) + 1 :]
             origin = await self._store.find(job.scope, [bytes.fromhex(found.replacement[0]["checkpoint"])])
-            run, end = () if origin is None else origin.run, prompt.run_ends[found.digest]
-            first = overlap(run, prompt.sent, prompt.digests, end)
-            if first is not None and origin is not None and origin.digest in prompt.resume(run, end, first):
+            if origin is None:
+                continue
+            first = overlap(origin.run, prompt.sent, prompt.digests, end := ends[found.digest])
+            resumed = None if first is None else prompt.resumed(origin.run, end, first, origin.digest)
+            if resumed is not None:
+                job.prompt = resumed
                 return origin
         return None
 
@@ -210,7 +211,7 @@ class Preparer:
             shorter = await longest(found.covered - 1)
             history = prompt.shown if shorter is None else prompt.with_checkpoint(shorter)
             body = {**prompt.request.body, "messages": [*prompt.system, *history]}
-            prompt.estimate = await self._counting.measure(job.route, job.profile, body)
+            job.estimate = await self._counting.measure(job.route, job.profile, body)
             if job.is_due:
                 break
             found = shorter

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, count
 from typing import Any
 
@@ -14,7 +15,7 @@ from proxy.emulation.offer import Offer
 from proxy.recall.block import NOTHING, RecalledBlocks
 from proxy.shaping.repair import with_demanded
 from proxy.shaping.shape import ShapedPart, tool_name
-from proxy.tokens.meter import Estimate
+from proxy.stream.watch import UNBOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,17 @@ class OfferedTools:
         return next(each for each in chain([name], (f"{name}_{n}" for n in count(2))) if each not in names)
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """Prompt to send for a request.
+    """Prompt to send for a request. It never changes: whoever learns something puts another one in its place.
 
-    `history` are the messages after the leading system messages as they will be sent; `sent` the same part as
-    the client sent it, without status text, `digests` those of its messages, and `links` its chain: that of the whole
-    conversation, where it is known that the client left out or replaced earlier messages.
+    Each sequence of messages follows from the one before it. `sent` is what the client sent after its leading `system`
+    messages, without status text; `shown` is the same, message by message, as the model would see it without a checkpoint:
+    with the client's edits, and results within limits. In `history` the checkpoint's replacement takes the place of those
+    that it covers. `messages` are all that go out: `system`, `history` with what was `recalled`, and `searched`.
+
+    `digests` are those of the messages sent, and `links` is their chain: that of the whole conversation, where it is known that
+    the client left out or replaced earlier ones.
     """
 
     request: Request
@@ -65,13 +70,10 @@ class Prompt:
     digests: Sequence[bytes]
     links: Sequence[bytes]
     shown: Sequence[Message]
-    """Messages of `sent` as the model would see them without a checkpoint: with the client's edits, and results within limits."""
-    history: Sequence[Message]
-    untouched: bool
-    """Whether the body can go upstream byte for byte."""
+    as_received: bool
+    """Whether `system` and `sent` are the messages of the request itself."""
     fields: dict[str, Any]
     """Options that differ from the client's."""
-    estimate: Estimate = field(init=False)
     capped: frozenset[int] = frozenset()
     """Indexes in `sent` of messages whose results are shortened to the limits, whether or not a checkpoint covers them."""
     checkpoint: Checkpoint | None = None
@@ -86,14 +88,31 @@ class Prompt:
     """Earlier messages that the client no longer sends. They can be recalled, but are not part of the history."""
     recalled: RecalledBlocks = NOTHING
     """Passages recalled from covered or archived messages; they are not part of the history."""
-    searched: list[Message] = field(default_factory=list)
+    searched: Sequence[Message] = ()
     """Searches of this answer with their results, placed after the history."""
     rules: RepairRules
     """Demands of the chat template on messages, Spillway's own included."""
-    answer_bound: int | None = None
-    """`max_tokens` set by Spillway to fit the room there is; an answer that it ends is not complete. None if not set."""
+    thinking_bound: int = UNBOUND
+    """Completion tokens at which a model that is still thinking is made to answer."""
+    spare: int = 0
+    """Tokens that a pause could take out of it; 0 where the figure would decide nothing."""
+
+    @cached_property
+    def history(self) -> Sequence[Message]:
+        """Messages after the leading system messages, without what is recalled."""
+        return self.shown if self.checkpoint is None else self.with_checkpoint(self.checkpoint)
 
     @property
+    def untouched(self) -> bool:
+        """Whether the body can go upstream byte for byte."""
+        return self.as_received and self.history is self.sent and not (self.recalled.blocks or self.searched)
+
+    @property
+    def answer_bound(self) -> int | None:
+        """`max_tokens` set by Spillway to fit the room there is, or None; an answer that it ends is not complete."""
+        return min((self.fields[name] for name in self.request.bounds if name in self.fields), default=None)
+
+    @cached_property
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
         return with_demanded([*self.system, *self.recalled.put(self.history), *self.searched], self.rules)
@@ -121,11 +140,6 @@ class Prompt:
             end -= 1
         return self.links[end - 1]
 
-    @property
-    def lasting_tokens(self) -> int:
-        """Tokens of the prompt without recalled passages, which no rewrite of the history covers."""
-        return self.estimate.tokens - self.recalled.tokens
-
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""
         return {**self.request.body, "messages": self.messages, **self.fields}
@@ -134,12 +148,14 @@ class Prompt:
         """Return the history with a checkpoint applied."""
         return [*checkpoint.replacement, *self.shown[checkpoint.covered :]]
 
-    def resume(self, run: Sequence[str], end: int, first: int) -> Sequence[bytes]:
-        """Go on with the run of another history (see `overlap`); return the chain of the whole conversation."""
-        self.run, self.run_end, self.first = run, end, first
+    def resumed(self, run: Sequence[str], end: int, first: int, link: bytes) -> "Prompt | None":
+        """Return the prompt as it goes on with the run of another history (see `overlap`), or None if that has no such `link`."""
         whole = links([*digests_in(run), *self.digests[end:]])
-        self.links = [*whole[:first], *whole[first + len(run) - end :]]
-        return whole
+        if link not in whole:
+            return None
+        return replace(
+            self, run=run, run_end=end, first=first, links=[*whole[:first], *whole[first + len(run) - end :]]
+        )
 
     def placed(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return a checkpoint with what it covers counted in what was sent."""
@@ -178,8 +194,6 @@ class Prompt:
         )
         return self.recognised_by(checkpoint, until)
 
-    def begin_with(self, checkpoint: Checkpoint) -> None:
-        """Apply a checkpoint to the history, dropping what was recalled before."""
-        checkpoint = self.placed(checkpoint)
-        self.history = self.with_checkpoint(checkpoint)
-        self.checkpoint, self.recalled, self.untouched = checkpoint, NOTHING, False
+    def begun_with(self, checkpoint: Checkpoint) -> "Prompt":
+        """Return the prompt with a checkpoint applied to the history, and without what was recalled before."""
+        return replace(self, checkpoint=self.placed(checkpoint), recalled=NOTHING)

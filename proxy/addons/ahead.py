@@ -314,7 +314,7 @@ class AheadCompactor(AddOn):
     def _patience(self, plan: _Plan, job: Job) -> float | None:
         """Return the seconds the user has to stay away before a summary is requested, or None; see `Pauses.patience`."""
         pauses, pace = self._habits.get(_conversation(job)), self._counting.pace(job.key)
-        needed = (plan.used + job.prompt.estimate.tokens) / pace.read + (job.window or 0) / 8 / pace.written
+        needed = (plan.used + job.estimate.tokens) / pace.read + (job.window or 0) / 8 / pace.written
         passed = job.outcome.clock() - plan.answered.since - plan.answered.seconds
         return None if pauses is None else pauses.patience(passed, needed)
 

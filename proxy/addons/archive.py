@@ -97,7 +97,8 @@ class Archivist(AddOn):
         archive = self._archives.get(job.outcome) or await self._found(job)
         if archive is not None:
             self._archives[job.outcome] = archive
-            job.prompt.archived = [entry.message for entry in archive.entries[: archive.earlier]]
+            archived = [entry.message for entry in archive.entries[: archive.earlier]]
+            job.prompt = replace(job.prompt, archived=archived)
 
     @override
     async def before_room(self, job: Job) -> None:

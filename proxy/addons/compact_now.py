@@ -48,7 +48,7 @@ class CompactNow(AddOn):
             wanted = CompactionRequest(instructions=focused(focus), now=True, sealed=False)
             job.request = replace(job.request, compaction=wanted)
             await make_room()
-        done, after = outcome.shortened, job.prompt.estimate.tokens
+        done, after = outcome.shortened, job.estimate.tokens
         outcome.add("compacted_on_demand", became="compacted" if done.compactions else "useless")
         if not known:
             return (

@@ -128,16 +128,12 @@ class DocumentReader(AddOn):
         budget, newest, placed = job.budget, newest_user(job.prompt.sent), newest_user(job.prompt.history)
         if budget is None or newest is None or placed is None or not await self._may_read(job):
             return
-        if job.prompt.estimate.tokens < budget.limit - budget.fixed:
+        if job.estimate.tokens < budget.limit - budget.fixed:
             return
         at, tokens, found = await offload_if(True, self._found, job, placed, budget.limit - budget.fixed)
         if found is None or not await offload_if(True, is_about_all_of, found):
             return
-        since, link, before = (
-            self._compactor.begin(job),
-            job.prompt.links[newest - placed + at],
-            job.prompt.estimate.tokens,
-        )
+        since, link, before = (self._compactor.begin(job), job.prompt.links[newest - placed + at], job.estimate.tokens)
         stored = await self._compactor.find(job, link)
         if stored is not None and stored.kind == "read" and stored.window <= budget.window:
             await self._compactor.replace(job, budget, stored, since)
@@ -161,7 +157,7 @@ class DocumentReader(AddOn):
             )
             await self._compactor.replace(job, budget, done, since)
             self._counting.compacted(job)
-            await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
+            await client.notify(read_in_parts(before, job.estimate.tokens))
 
     def _found(self, job: Job, newest: int, room: float) -> tuple[int, float, Document | None]:
         """Find a document of more than `room` tokens; returns the index of its message, the message's tokens, and the document.
@@ -188,11 +184,7 @@ class DocumentReader(AddOn):
 
     async def _hand_over(self, job: Job, client: ClientStream) -> None:
         """Replace the history that a client wants compacted by notes, in the request itself, from which later prompts are made."""
-        cost, before, since = (
-            partial(self._meter.costs, job.key),
-            job.prompt.estimate.tokens,
-            self._compactor.begin(job),
-        )
+        cost, before, since = (partial(self._meter.costs, job.key), job.estimate.tokens, self._compactor.begin(job))
         apart = await offload_if(True, taken_apart, [*job.prompt.system, *job.prompt.sent])
         found = await offload_if(True, _history_in, apart)
         fixed, tokens = sum(cost(apart.with_notes(""))), sum(await offload_if(True, cost, [_said(found.text)]))
@@ -221,7 +213,7 @@ class DocumentReader(AddOn):
         )
         job.request = replace(job.request.changed(messages=messages), restored=(), edits=())
         await self._preparer.prepare_again(job)
-        await client.notify(read_in_parts(before, job.prompt.estimate.tokens))
+        await client.notify(read_in_parts(before, job.estimate.tokens))
 
     async def _read(self, job: Job, document: Document, room: float, tokens: float, progress: _Progress) -> str:
         """Read a document, then its notes again while they are too long; returns the notes, empty if the model does not serve.

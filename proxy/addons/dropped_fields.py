@@ -5,6 +5,7 @@ another credential or for another model. Records are bounded in bytes and time b
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from typing_extensions import override
@@ -54,9 +55,8 @@ class DroppedFields(AddOn):
         if changes:
             capped = prompt.shown is not prompt.sent
             shown = [changes.get(at, message) for at, message in enumerate(prompt.shown)]
-            prompt.sent = [changes.get(at, message) for at, message in enumerate(prompt.sent)] if capped else shown
-            prompt.shown = prompt.history = shown
-            prompt.untouched = False
+            sent = [changes.get(at, message) for at, message in enumerate(prompt.sent)] if capped else shown
+            job.prompt = replace(prompt, sent=sent, shown=shown, as_received=False)
             job.outcome.sent.restored = len(changes)
             job.outcome.add("restored", messages=len(changes))
 

@@ -102,7 +102,7 @@ class RequestRecord:
         prompt = self.job.prompt
         self.checkpoint = None if prompt.checkpoint is None else describe(prompt.checkpoint)
         self.budget, self.bodies.forwarded = self.job.budget, self.job.posted
-        self.prompt_tokens = prompt.estimate.tokens
+        self.prompt_tokens = self.job.estimate.tokens
         self.sent_tokens = self.outcome.sent.tokens_after or 0
         if self.answer is not None:
             newest = self.answer.attempts[-1]

@@ -48,7 +48,7 @@ class PromptPrefix(AddOn):
     @override
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Record how much of the previous prompt is repeated, and remember this one."""
-        links, prompt = job.prompt.links, job.prompt.estimate
+        links, prompt = job.prompt.links, job.estimate
         if not links:
             return
         # The first message is not enough: conversations of an agent may begin alike, with a description of its environment.

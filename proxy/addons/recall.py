@@ -209,7 +209,7 @@ class Recaller(AddOn):
         best = within(found[:1], room)
         fitting = within(found, room - reserve)
         fitting = fitting if fitting[:1] == best else best or fitting
-        is_last = job.budget is None or job.prompt.estimate.tokens + self._step(job) >= job.budget.due
+        is_last = job.budget is None or job.estimate.tokens + self._step(job) >= job.budget.due
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
@@ -326,9 +326,8 @@ class Recaller(AddOn):
 
     async def _insert(self, job: Job, recalled: RecalledBlocks) -> None:
         """Set the recalled blocks of the prompt, and count it again."""
-        before, job.prompt.recalled = job.prompt.recalled, recalled
+        before, job.prompt = job.prompt.recalled, replace(job.prompt, recalled=recalled)
         if recalled.blocks or before.blocks:
-            job.prompt.untouched = False
             await self._counting.recount(job)
 
     def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:

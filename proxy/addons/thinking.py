@@ -39,15 +39,16 @@ class ThinkingBudget(AddOn):
         bound = _bound(job)
         if bound is None:
             return
-        request = job.prompt.request
+        request = bounded = job.prompt.request
         fields = job.known_backend.thinking_bound(bound, request.body, job.profile)
         if fields:
-            job.prompt.request = request.changed(**fields)
+            bounded = request.changed(**fields)
             bound = bound + max(_SLACK, bound // _SLACK_SHARE) if job.cancels else UNBOUND
         elif not request.stream and request.choices == 1 and job.streams:
             # An answer that comes in one piece cannot be stopped while the model is thinking.
-            job.prompt.request = replace(request.changed(stream=True), stream=True)
-        job.thinking_bound = bound if request.choices == 1 else UNBOUND
+            bounded = replace(request.changed(stream=True), stream=True)
+        bound = bound if request.choices == 1 else UNBOUND
+        job.prompt = replace(job.prompt, request=bounded, thinking_bound=bound)
 
 
 def _bound(job: Job) -> int | None:

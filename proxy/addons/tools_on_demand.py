@@ -197,7 +197,7 @@ class _Listing:
         self._known += new
         if new and prompt.offer is None:
             defined = [*prompt.request.body["tools"], *(self._forms[name] for name in new)]
-            prompt.request = prompt.request.changed(tools=defined)
+            job.prompt = replace(prompt, request=prompt.request.changed(tools=defined))
         job.outcome.add("tools_given", why=why, tools=len(names))
         self.record(job)
         await self._found.put(self._known)

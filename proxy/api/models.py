@@ -223,10 +223,10 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         "model": job.route.model,
         "backend": job.route.upstream.name,
         "window": None if budget is None else budget.window,
-        "prompt_tokens": job.prompt.estimate.tokens,
-        "prompt_tokens_upper": job.prompt.estimate.upper,
-        "counted_by": job.prompt.estimate.source,
-        "fill": None if budget is None else round(job.prompt.estimate.tokens / budget.window, 4),
+        "prompt_tokens": job.estimate.tokens,
+        "prompt_tokens_upper": job.estimate.upper,
+        "counted_by": job.estimate.source,
+        "fill": None if budget is None else round(job.estimate.tokens / budget.window, 4),
         "parts": _parts(job, costs),
         "tools": _offered(job, relay),
         "shaped": dict(job.outcome.sent.shaped),
@@ -274,7 +274,7 @@ def _parts(job: Job, costs: list[float]) -> dict[str, Any]:
         {"index": index, "role": message.get("role"), "tokens": round(cost, 1)}
         for index, (message, cost) in enumerate(zip(job.prompt.messages, costs, strict=True))
     ]
-    rest = max(0.0, job.prompt.estimate.tokens - sum(costs))
+    rest = max(0.0, job.estimate.tokens - sum(costs))
     return {"messages": messages, "template_and_tools": round(rest, 1)}
 
 

@@ -29,7 +29,7 @@ from proxy.core.jsontext import dumps, is_heavy, loads_or_none
 from proxy.core.piece import Piece
 from proxy.counting import Counting
 from proxy.dialects.chat.answers import pieces_of
-from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
+from proxy.dialects.chat.request import going_on, unstreamed, written
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
@@ -125,8 +125,8 @@ class Attempts:
             ContextOverflow: it exceeds them, and nothing more can be shortened.
         """
         meter = self.counting.meter
-        while job.prompt.estimate.upper >= window and not job.prompt.estimate.counted:
-            estimate = job.prompt.estimate
+        while job.estimate.upper >= window and not job.estimate.counted:
+            estimate = job.estimate
             body = unstreamed(job.prompt.body()) | dict.fromkeys(job.prompt.request.bounds, 1)
             response, answered = await self._post(job, ChatBody(dumps(body)), "asked", stream=False)
             overflow = await self._overflow(job, response.status_code, answered or b"", estimate)
@@ -169,8 +169,9 @@ class Attempts:
                 feature = _refused_feature(job, response.status_code, refused, wanted)
                 if feature is not None and feature.feature != "streams":
                     await learn_feature(job, feature)
-                    job.prompt.rules = replace(job.template_rules, keep_last=job.prompt.rules.keep_last)
-                    request = replace(request, messages=meeting(request.messages, job.prompt.rules))
+                    rules = replace(job.template_rules, keep_last=job.prompt.rules.keep_last)
+                    job.prompt = replace(job.prompt, rules=rules)
+                    request = replace(request, messages=meeting(request.messages, rules))
                     return await self.go_on(job, request, delivered_tokens, way, why)
                 if overflow is None and feature is None:
                     _raise_final(job, response, refused)
@@ -186,7 +187,7 @@ class Attempts:
 
     async def refusal(self, job: Job, status: int, body: bytes, *, streamed: bool = False) -> Refusal:
         """Recognise why a first request was refused: a prompt that is too long, tools, thinking, roles, a stream, or unknown."""
-        overflow, feature = await self._overflow(job, status, body, job.prompt.estimate), None
+        overflow, feature = await self._overflow(job, status, body, job.estimate), None
         if overflow is None:
             features: list[Feature] = ["tools"] if job.may_emulate else []
             bounds = job.settings.thinking_budget is not None or job.request.thinking is not None
@@ -253,14 +254,14 @@ class Attempts:
         window = job.window
         job.outcome.add("refused", what="overflow", origin=ORIGIN, window=overflow.window or window)
         await learn_window(job, overflow)
-        budget, tokens = job.budget, job.prompt.estimate.tokens
+        budget, tokens = job.budget, job.estimate.tokens
         if budget is None:
             return False
         if window is None:  # the window has just become known, and tools, results and limits depend on it
             await self._preparer.prepare_again(job, emulate="tools" in job.spent.without)
-            if job.prompt.estimate.tokens < tokens and not job.is_due:
+            if job.estimate.tokens < tokens and not job.is_due:
                 return True
-            tokens = job.prompt.estimate.tokens
+            tokens = job.estimate.tokens
         if tokens <= 0.8 * budget.window and lower_bound(job, budget.window):
             job.spent.counted = True
             return True
@@ -309,7 +310,6 @@ class Attempts:
 def _first_body(job: Job) -> ChatBody:
     """Build the body of a first request: the client's own bytes if nothing was changed."""
     prompt, request = job.prompt, job.prompt.request
-    job.usage_requested = may_ask_usage(request) and not job.known_backend.reports_usage
     if request.stream and not job.streams:
         request = request.changed(stream=False, stream_options=None)
     messages = None if prompt.untouched else prompt.messages
@@ -328,7 +328,7 @@ def _pieces(response: httpx.Response, body: bytes) -> Sequence[Piece]:
 
 
 def _is_roomy(job: Job) -> bool:
-    return job.budget is not None and job.prompt.estimate.upper < job.budget.pause_point
+    return job.budget is not None and job.estimate.upper < job.budget.pause_point
 
 
 def _raise_unlisted(job: Job, response: httpx.Response, body: bytes) -> None:
@@ -371,9 +371,9 @@ def _bound_lower(job: Job, refusal: Refusal) -> bool:
             return False
         job.outcome.add("afforded", tokens=refusal.affordable)
         job.outcome.sent.afforded = refusal.affordable
-        job.prompt.request = request.bounded(refusal.affordable)
+        job.prompt = replace(job.prompt, request=request.bounded(refusal.affordable))
     elif overflow is not None and overflow.window is not None:
-        prompt = overflow.prompt_tokens or job.prompt.estimate.upper
+        prompt = overflow.prompt_tokens or job.estimate.upper
         bound(job, overflow.window + (request.max_tokens or 0) - prompt)
         job.spent.counted = True
     return True

@@ -1,5 +1,7 @@
 """Bounds of an answer: `max_tokens` as an attempt is sent with it, where the answer has to end in time."""
 
+from dataclasses import replace
+
 from proxy.backends.profile import value_of
 from proxy.compactor import growth_needed
 from proxy.core.jsontext import omit
@@ -14,7 +16,7 @@ _LONG_ANSWER = 16384
 
 def bound_first(job: Job) -> None:
     """Bound the first attempt if its answer has to fit into the window too, or can't be stopped once it runs."""
-    request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.prompt.estimate.upper
+    request, budget, backend, upper = job.prompt.request, job.budget, job.known_backend, job.estimate.upper
     if budget is None or (request.max_tokens is None and not request.stream):
         return  # there is no bound to lower, and no stream to stop
     # A backend that shifts its window loses text silently, and without a stream nobody watches the answer. If a pause would
@@ -36,7 +38,7 @@ def lower_bound(job: Job, window: int) -> bool:
 
     OpenRouter and older vLLM add the bound to the prompt when they admit a request. Returns False if nothing was changed.
     """
-    room, wanted = window - job.prompt.estimate.upper, job.prompt.request.max_tokens
+    room, wanted = window - job.estimate.upper, job.prompt.request.max_tokens
     if wanted is None or wanted <= room or job.prompt.answer_bound is not None:
         return False
     bound(job, room)
@@ -45,16 +47,13 @@ def lower_bound(job: Job, window: int) -> bool:
 
 def bound(job: Job, room: int) -> None:
     """Bound the answer so that it fits into `room` tokens; it is resumed where it ends."""
-    fields = _bounds(job, room, 0)
-    job.prompt.fields |= fields
-    job.prompt.answer_bound = min(fields.values(), default=None)
+    job.prompt = replace(job.prompt, fields=job.prompt.fields | _bounds(job, room, 0))
 
 
 def unbound(job: Job) -> None:
     """Undo a bound that was lowered to test what a refusal meant, and was refused as well."""
-    if job.spent.bounded is not None and job.prompt.answer_bound is not None:
-        job.prompt.fields = omit(job.prompt.fields, *job.prompt.request.bounds)
-        job.prompt.answer_bound = None
+    if job.spent.bounded is not None:
+        job.prompt = replace(job.prompt, fields=omit(job.prompt.fields, *job.prompt.request.bounds))
     job.spent.counted = False
 
 

@@ -42,7 +42,7 @@ class AnswerDriver:
     def __init__(self, job: Job, client: ClientStream, attempts: Attempts, ledger: CallLedger) -> None:
         key, meter = job.key, attempts.counting.meter
         self.answer = Answer(
-            job.prompt.estimate.tokens,
+            job.estimate.tokens,
             lambda text: meter.count_text(key, text, cautious=True),
             bound=job.prompt.answer_bound,
             unique=job.unique,
@@ -59,7 +59,7 @@ class AnswerDriver:
             _watch_of(job, hidden=not client.streams), remarks=self._remarks, usage_details=self._usage_details
         )
         self._session = StreamSession(watch, self.answer, client.writer, self._calls.reader)
-        self._estimates = [job.prompt.estimate]
+        self._estimates = [job.estimate]
         """Estimates of the latest attempts' prompts, from whose usage the meter has not learned yet."""
 
     async def run(self, received: httpx.Response | Sequence[Piece]) -> None:
@@ -279,7 +279,7 @@ def _watch_of(job: Job, *, hidden: bool) -> Watch:
         request=None
         if request.structured or request.choices > 1 or newest is None
         else text_of(request.messages[newest]),
-        thinking_bound=job.thinking_bound,
+        thinking_bound=job.prompt.thinking_bound,
         conclusions=_CONCLUSIONS if request.choices == 1 else 0,
     )
     return _with_budget(watch, job)
@@ -298,7 +298,7 @@ def _with_budget(watch: Watch, job: Job, delivered: int = 0) -> Watch:
         window=budget.window,
         pause_point=budget.pause_point,
         # After a short prompt, the answer up to the pause point is always long enough.
-        growth=growth_needed(job, delivered) if 2 * job.prompt.estimate.upper > budget.window else 0,
+        growth=growth_needed(job, delivered) if 2 * job.estimate.upper > budget.window else 0,
         ceiling=status.MOST_WINDOWS * budget.window,
         resumable=watch.resumable or watch.unknown,
         unknown=job.profile.window is None,

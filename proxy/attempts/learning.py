@@ -32,7 +32,7 @@ async def learn_window(job: Job, overflow: Overflow) -> None:
     Without a figure the window is less than the prompt. The second prompt refused so shows that for the model: assumed anew
     for each request, every turn would cost a refusal.
     """
-    tokens, window, known = job.prompt.estimate.tokens, None, job.route.known
+    tokens, window, known = job.estimate.tokens, None, job.route.known
     general = not (overflow.quoted or job.loads_window or "provider" in job.request.body)
     if overflow.window is not None and general:
         known.learn("window", overflow.window, ORIGIN)

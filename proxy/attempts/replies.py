@@ -271,7 +271,7 @@ def read_answer(job: Job, response: BodyResponse) -> Completion | None:
 
 
 def _waiting_for(job: Job) -> str:
-    return job.progress.waits_for or (reading(job.prompt.estimate.tokens) if job.outcome.counts["sent"] else "")
+    return job.progress.waits_for or (reading(job.estimate.tokens) if job.outcome.counts["sent"] else "")
 
 
 def _changed(answer: Answer, choice: Piece) -> Piece:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import httpx
 
@@ -61,7 +62,7 @@ class Resumer:
         gained = self._answer.attempt.gained
         if gained < growth_needed(job, tokens - gained):
             return False
-        over = tokens > budget.zone * ANSWER_SHARE or job.prompt.estimate.tokens + tokens > budget.limit
+        over = tokens > budget.zone * ANSWER_SHARE or job.estimate.tokens + tokens > budget.limit
         return over or is_worth_a_summary(job, budget)
 
     async def open_next(self, stop: Interruption) -> Attempted | None:
@@ -95,7 +96,7 @@ class Resumer:
     async def _resume(self, reason: str) -> Attempted | None:
         """Open the next attempt after a pause, in the first way that the backend accepts."""
         job, answer = self._job, self._answer
-        prompt_tokens, upto, self._seconds = job.prompt.estimate.tokens, self._summarised, 0.0
+        prompt_tokens, upto, self._seconds = job.estimate.tokens, self._summarised, 0.0
         if not await self._prepare():
             return None
         before = answer.attempt.prompt_tokens + answer.attempt.gained - prompt_tokens
@@ -108,7 +109,7 @@ class Resumer:
             opened = await self._open(partial, way, way.value)
             if isinstance(opened, Attempted):
                 if self._summarised != upto:
-                    self._record_shortened(before, opened.estimate.tokens - job.prompt.estimate.tokens)
+                    self._record_shortened(before, opened.estimate.tokens - job.estimate.tokens)
                 gained = answer.attempt.used - opened.estimate.tokens
                 job.outcome.add("resumed", how=way.value, reason=reason, gained=gained)
                 self._way = way
@@ -148,7 +149,7 @@ class Resumer:
         if not received and body is not None:
             return None
         request = ContinuationRequest([], {}, exact=True)
-        return Attempted(received, job.prompt.estimate, request, job.prompt.answer_bound)
+        return Attempted(received, job.estimate, request, job.prompt.answer_bound)
 
     async def _may_not_fit(self) -> bool:
         """Return whether a prompt with an empty answer may exceed the present window: servers may have reloaded the model."""
@@ -207,8 +208,8 @@ class Resumer:
             return None
         last = rounds == MOST_SEARCHES
         meter = self._counting.meter
-        job.prompt.searched += await answer_calls(job, answer, search.calls, meter, self._attempts.addons, last=last)
-        job.prompt.untouched = False
+        found = await answer_calls(job, answer, search.calls, meter, self._attempts.addons, last=last)
+        job.prompt = replace(job.prompt, searched=[*job.prompt.searched, *found])
         await self._counting.recount(job)
         answer.place()
         opened = await self._open(None, None, "search")
@@ -246,12 +247,12 @@ class Resumer:
         await self._counting.confirm_count(job)
         added = await self._added(self._request(partial, way).messages)
         goal = max(1, int(budget.goal - added))
-        before, attempt = job.prompt.estimate.tokens, self._answer.attempt
+        before, attempt = job.estimate.tokens, self._answer.attempt
         if before > goal and not await self._compactor.compact(job, goal=goal):
             await self._attempts.addons.make_way(job, refused=True)
-        if job.prompt.estimate.tokens + added > budget.limit:
+        if job.estimate.tokens + added > budget.limit:
             await self._compactor.compact(job, goal=goal, limit=max(1, int(budget.limit - added)))
-        spare, gained = before - job.prompt.estimate.tokens, attempt.gained
+        spare, gained = before - job.estimate.tokens, attempt.gained
         if attempt.restarted or attempt.bound is not None or job.profile.window is None:
             return True  # as far as is known, the window did not end the attempt
         return gained >= budget.growth_needed(before, spare, self._answer.delivered_tokens - gained)
@@ -264,7 +265,7 @@ class Resumer:
         estimated = self._cost([{"role": "assistant", "content": answer.unplaced + answer.reasoning}])
         added = self._cost(messages) - self._cost(job.prompt.messages)
         more = max(1.0, answer.delivered_tokens / max(1.0, estimated))
-        return max(added * more, estimate.upper - job.prompt.estimate.upper)
+        return max(added * more, estimate.upper - job.estimate.upper)
 
     def _cost(self, messages: Sequence[Message]) -> float:
         return sum(self._counting.meter.costs(self._job.key, messages))

@@ -43,7 +43,7 @@ async def record_message_cut(job: Job, meter: Meter) -> int:
     heavy = is_heavy(both)
     total, remaining = await offload_if(heavy, meter.costs, job.key, both)
     left = await offload_if(heavy, share_left, *both, partial(meter.costs, job.key))
-    spare = max(0, (job.window or 0) - job.prompt.estimate.tokens)  # left empty because the estimate was uncertain
+    spare = max(0, (job.window or 0) - job.estimate.tokens)  # left empty because the estimate was uncertain
     if left + spare / max(1.0, total) < LEAST_SHARE and job.prompt.recalled.newest is None:
         why = "Cut to fit, less than a tenth of the newest message would be left."
         raise await too_long(job, meter, cut=total - remaining, why=why)
@@ -66,7 +66,7 @@ async def too_long(
 def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> ContextOverflow:
     window, limit = job.window or 0, 0 if job.budget is None else job.budget.limit
     # If the backend counted, its count applies, whatever the estimate is.
-    tokens = max(window, counted or job.prompt.estimate.tokens + round(cut))
+    tokens = max(window, counted or job.estimate.tokens + round(cut))
     predicted = _parts(job, meter)
     is_local = job.settings.policy == "local"
     saved = 0.0 if is_local else sum(predicted.values()) - sum(_parts(_local(job), meter).values())
@@ -118,5 +118,5 @@ def _local(job: Job) -> Job:
     offered = OfferedTools(*shaped(job.request, job.settings, job.window))
     job.prompt, _ = build_prompt(job, offered, emulate=prompt.offer is not None)
     if prompt.checkpoint is not None:
-        job.prompt.begin_with(prompt.checkpoint)
+        job.prompt = job.prompt.begun_with(prompt.checkpoint)
     return job

@@ -31,6 +31,13 @@ EDITED = FACT.replace("hedgehogs called Pim and Pam", "tortoises called Tick and
 
 
 @dataclass
+class Earlier:
+    """As much of a prompt as the archive looks at."""
+
+    archived: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
 class Windowed:
     """A client that sends its system prompt and the last messages of a chat, with what names it."""
 
@@ -320,7 +327,7 @@ def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]]
                 background=False,
                 managed=Managed(),
                 outcome=Telemetry(lambda: 0.0).silent(),
-                prompt=SimpleNamespace(archived=[]),
+                prompt=Earlier(),
             )
             await archivist.enrich(job)
             await archivist.before_room(job)

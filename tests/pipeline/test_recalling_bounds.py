@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from proxy.addons.recall import Recaller
 from proxy.backends.base import UNKNOWN
-from proxy.backends.profile import ModelProfile
+from proxy.backends.profile import ModelProfile, RepairRules
 from proxy.compaction.budget import budget_for
 from proxy.core.history.checkpoint import Checkpoint, chain
 from proxy.core.history.marks import RECALLED, RECALLED_END
-from proxy.core.request import Managed, text_of
+from proxy.core.request import Managed, Request, text_of
 from proxy.core.settings import Settings
 from proxy.outcome import Telemetry
+from proxy.prompt import Prompt
 from proxy.recall.block import NOTHING
 from proxy.tokens.meter import Meter
 from tests.pipeline.test_recalling import ASK, THINGS, talk
@@ -36,7 +37,7 @@ class Counting:
         self.meter = meter
 
     async def recount(self, job: Any) -> None:
-        job.prompt.estimate = await self.meter.measure(job.key, job.prompt.body())
+        job.estimate = await self.meter.measure(job.key, job.prompt.body())
 
 
 def recaller_of(meter: Meter) -> Recaller:
@@ -58,31 +59,21 @@ class Stand:
         self.budget, self.undisturbed = budget_for(self.settings, WINDOW), False
         self.managed = Managed()
         self.outcome = Telemetry(clock=lambda: 0.0).silent()
-        history = [summary, *messages[covered:]]
-        self.ahead = None
-        self.prompt: Any = SimpleNamespace(
-            sent=messages, links=links, history=history, checkpoint=checkpoint, system=[], estimate=None, body=self.body
-        )
-        self.prompt.archived, self.prompt.conversation, self.prompt.lost = (), messages, covered
-        self.prompt.capped = ()
+        self.ahead: Any = None
+        self.estimate: Any = None
+        self.prompt = Prompt(
+            request=Request(body={}), offer=None, builtin={}, system=[], sent=messages, shown=messages, digests=[], links=links,
+            as_received=True, fields={}, rules=RepairRules(), checkpoint=checkpoint,
+        )  # fmt: skip
 
     async def start(self) -> Stand:
-        self.prompt.recalled = NOTHING
-        self.prompt.messages = self.prompt.history
-        self.prompt.estimate = await self.meter.measure(self.key, self.body())
+        self.prompt = replace(self.prompt, recalled=NOTHING)
+        self.estimate = await self.meter.measure(self.key, self.prompt.body())
         return self
-
-    def body(self) -> dict[str, Any]:
-        return {"messages": self.messages}
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        put: list[dict[str, Any]] = self.prompt.recalled.put(self.prompt.history)
-        return put
 
     @property
     def room(self) -> int:
-        estimate = self.prompt.estimate
+        estimate = self.estimate
         return int(min(self.budget.due - estimate.tokens, self.budget.limit - estimate.upper))
 
 
@@ -112,11 +103,11 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
         meter = Meter()
         recaller = recaller_of(meter)
         job = await recalled(recaller, meter, messages, covered)
-        sent = job.messages
+        sent = job.prompt.messages
         # The user's own words stay, everything else stays, and the prompt still fits.
         assert text_of(sent[-1]).endswith(question)
         assert sent[:-1] == job.prompt.history[:-1]
-        assert job.prompt.estimate.tokens <= job.budget.due
+        assert job.estimate.tokens <= job.budget.due
         blocks = text_of(sent[-1])[: -len(question)]
         assert blocks.count(RECALLED) == blocks.count(f"\n{RECALLED_END}") <= 1
         # Nothing comes from anywhere but this history, and nothing is repeated that the prompt has, but for a later statement
@@ -132,7 +123,7 @@ def test_for_every_history(texts: list[str], question: str, data: st.DataObject)
                 assert any(other.behind == passage.text and other.index < covered for other in passages)
         # Applying it twice changes nothing.
         again = await recalled(recaller, meter, messages, covered)
-        assert again.messages == sent
+        assert again.prompt.messages == sent
 
     asyncio.run(run())
 
@@ -148,10 +139,10 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
         messages = [*covered, *talk(count), {"role": "user", "content": ASK}]
         job = await Stand(meter, messages, len(covered)).start()
         job.budget = replace(job.budget, trigger=0.6)  # far enough from where an upper bound ends it
-        meter.anchor_exact(job.prompt.estimate, job.prompt.estimate.tokens)
+        meter.anchor_exact(job.estimate, job.estimate.tokens)
         await job.start()
         await recaller_of(meter).enrich(job)  # type: ignore[arg-type]
-        assert job.prompt.estimate.tokens <= job.budget.window * job.budget.trigger
+        assert job.estimate.tokens <= job.budget.window * job.budget.trigger
         recalled_some += bool(job.prompt.recalled.blocks)
         # Where there is room for hardly half of what is needed, a compaction may make some.
         newest = job.prompt.recalled.newest
