@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from proxy.backends.base import Backend
 from proxy.backends.profile import Continuation, Fact, ModelKey, ModelProfile, RepairRules, Trust, value_of
@@ -51,31 +51,31 @@ class Ahead:
 
 @dataclass(kw_only=True)
 class Job:
-    """A request being served: its client, its route, and its state."""
+    """A request being served: its client and its route, which are final, and what is known and decided about it so far."""
 
-    exchange: Exchange
-    outcome: Outcome
-    dialect: Dialect
+    exchange: Final[Exchange]
+    outcome: Final[Outcome]
+    dialect: Final[Dialect]
     """Dialect of the request and of the answer."""
-    received: Request
+    received: Final[Request]
     """Request as the client sent it."""
+    route: Final[Route]
+    settings: Final[Settings]
+    managed: Final[Managed] = field(default_factory=Managed)
+    """Results of the client's own edits and compactions of its history."""
+    unique: Final[str] = field(init=False, default_factory=unique)
+    """Unique part of the ids in its answer."""
+    held: Final[AsyncExitStack] = field(init=False, default_factory=AsyncExitStack)
+    """Releases what it holds at its end: its slot, its turn on shared slots, and the streams it opened."""
+    spent: Final[Spent] = field(init=False, default_factory=Spent)
+    """Remedies that this request has used up."""
     request: Request
     """Request as shaped by add-ons."""
-    route: Route
-    settings: Settings
     profile: ModelProfile = field(init=False)
     prompt: Prompt = field(init=False)
     """Prompt to send. It is set, like the profile, when the job is prepared, and replaced as more is known or decided."""
     estimate: Estimate = field(init=False)
     """Size of the prompt when it was last counted."""
-    managed: Managed = field(default_factory=Managed)
-    """Results of the client's own edits and compactions of its history."""
-    unique: str = field(init=False, default_factory=unique)
-    """Unique part of the ids in its answer."""
-    held: AsyncExitStack = field(init=False, default_factory=AsyncExitStack)
-    """Releases what it holds at its end: its slot, its turn on shared slots, and the streams it opened."""
-    spent: Spent = field(init=False, default_factory=Spent)
-    """Remedies that this request has used up."""
     progress: Progress = field(init=False, default_factory=Progress)
     """Its own progress, or while it waits for another job's summary that job's."""
     posted: bytes = field(init=False, default=b"")

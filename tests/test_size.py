@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(190, 160),
-    "lines of code": Bound(25_909, 18_500),
-    "Python tokens": Bound(273_851, 175_000),
+    "lines of code": Bound(25_916, 18_500),
+    "Python tokens": Bound(273_925, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(58_343, 40_000),
+    "lines of tests": Bound(58_341, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

@@ -1,7 +1,6 @@
 """A prompt that can't fit: its tokens by part, and advice with figures. Before it comes to that, the newest message is cut."""
 
 import math
-from copy import copy
 from functools import partial
 
 from proxy.compaction.ladder import LEAST_SHARE
@@ -113,8 +112,12 @@ def _parts(job: Job, meter: Meter) -> dict[str, float]:
 
 def _local(job: Job) -> Job:
     """Return a copy of the job with the prompt that it would have under `SPILLWAY_POLICY=local`."""
-    job, prompt = copy(job), job.prompt
-    job.settings = job.settings.model_copy(update={"policy": "local"})
+    job, profile, prompt = (
+        job.fresh(settings=job.settings.model_copy(update={"policy": "local"})),
+        job.profile,
+        job.prompt,
+    )
+    job.profile = profile
     offered = OfferedTools(*shaped(job.request, job.settings, job.window))
     job.prompt, _ = build_prompt(job, offered, emulate=prompt.offer is not None)
     if prompt.checkpoint is not None:
