@@ -52,14 +52,12 @@ class StreamSession:
         """Pieces to send if the faulty calls in them are not corrected."""
         self.failed = False
         """Whether the answer ended in an error that Spillway wrote."""
-        self._whole = False
-        """Whether the running attempt came in one body, so that it is not paused before its end."""
         self._thinking_bound, self._conclusions = watch.thinking_bound, watch.conclusions
         """Completion tokens at which the model is made to answer, and how many more times it may be."""
         self._next_check = CHECKED
         """Characters of the answer from which it is checked again whether it repeats itself."""
-        self._gap = self._gap_before = ""
-        """White space before the word at which this attempt, and the previous one, was paused."""
+        self._gap = ""
+        """White space before the word at which the latest attempt was paused."""
         self._stray = ""
         """Latest comment among the frames: it may say why the backend ended the answer."""
         self._cut = ""
@@ -115,7 +113,7 @@ class StreamSession:
                 stop = self._conclude_if_due()
             else:
                 self._outlet.template.known = False
-                stop = self._pieces(self._inlet.take(read_frame(frame))) or self._pause_if_due()
+                stop = self._pieces(self._inlet.take(read_frame(frame)), running=True) or self._pause_if_due()
             if stop is not None:
                 return stop
         size = self.answer.size
@@ -128,7 +126,7 @@ class StreamSession:
 
     def _body_received(self, pieces: Sequence[Piece]) -> events.Stop | None:
         """Take in an answer that is not paused before its end: its own usage decides whether it is resumed."""
-        attempt, self._whole = self.answer.attempt, True
+        attempt = self.answer.attempt
         counts = next((piece for piece in pieces if piece.trailer), Piece())
         attempt.prompt_tokens = counts.prompt_tokens or attempt.prompt_tokens
         for piece in pieces:
@@ -138,16 +136,17 @@ class StreamSession:
                 return stop
         return self._body_ended()
 
-    def _pieces(self, pieces: Sequence[Piece]) -> events.Stop | None:
-        return next((stop for piece in pieces if (stop := self._piece(piece)) is not None), None)
+    def _pieces(self, pieces: Sequence[Piece], *, running: bool = False) -> events.Stop | None:
+        return next((stop for piece in pieces if (stop := self._piece(piece, running=running)) is not None), None)
 
-    def _piece(self, piece: Piece) -> events.Stop | None:
+    def _piece(self, piece: Piece, *, running: bool) -> events.Stop | None:
+        """Take in a piece; `running`: the backend is still generating, so the attempt can be paused before it."""
         outlet, attempt = self._outlet, self.answer.attempts[-1]
         if piece.form is None or self.state is State.ENDED or attempt.errored:
             return self._outside_answer(piece)
         if piece.error is not None:
             return self._error(piece)
-        if not self._whole and (stop := self._next_word(piece.text or piece.thought)):
+        if running and (stop := self._next_word(piece.text or piece.thought)):
             return stop
         if piece.calls and self.watch.endangers(self.answer):
             outlet.withhold(call=True)
@@ -213,27 +212,27 @@ class StreamSession:
         if self.state is not State.PAUSING or not text[:1].isspace():
             return None
         if self.watch.cancels:
-            self._gap = "" if self.answer.thinking else margin(text)
-            return self._pause("pause point")
+            return self._pause("pause point", gap="" if self.answer.thinking else margin(text))
         if not self.answer.attempt.withheld:
             self._outlet.withhold()
         return None
 
-    def _pause(self, reason: str, *, last: bool = False) -> events.Pause:
+    def _pause(self, reason: str, *, last: bool = False, gap: str = "") -> events.Pause:
+        """Pause the attempt, after a word and before `gap`, and take back what the client can't be given yet."""
         answer, attempt = self.answer, self.answer.attempt
         attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
-            self._gap, self._cut = margin(word), "" if attempt.withheld else word
+            gap, self._cut = margin(word), "" if attempt.withheld else word
         if not self._outlet.flush():
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
         last |= attempt.restarted and not self.watch.may_resume(answer)
-        if answer.size == self._size_before:
-            self._gap = self._gap_before  # the word is still to come
-        elif self.watch.hidden and not (attempt.calling or last or self._gap):
-            text = answer.text
-            self._gap = answer.cut_word()
-            self._cut = text[len(answer.text) :]
+        if answer.size != self._size_before:  # or else the word is still to come
+            if self.watch.hidden and not (attempt.calling or last or gap):
+                text = answer.text
+                gap = answer.cut_word()
+                self._cut = text[len(answer.text) :]
+            self._gap = gap
         self.state = State.PAUSED
         return events.Pause(reason, last)
 
@@ -261,12 +260,12 @@ class StreamSession:
     def _reopened(self, event: events.Reopened) -> None:
         if event.corrects:
             self._outlet.release()
-        self._gap_before, self._gap, self._size_before = self._gap, "", self.answer.size
-        self.watch = event.watch or self.watch
-        self._outlet.next_attempt(event, self._gap_before, self.watch)
+            self._gap = ""
+        self._size_before, self.watch = self.answer.size, event.watch or self.watch
+        self._outlet.next_attempt(event, self._gap, self.watch)
         self.answer.begin(Attempt(event.prompt_tokens, bound=event.bound))
         self._inlet.next_attempt(self.watch)
-        self._refusal, self._cut, self._whole = None, "", False
+        self._refusal, self._cut = None, ""
         self.state = State.RELAYING
 
     # -- ending
