@@ -34,8 +34,6 @@ class Attempt:
     """Tokens of what may be the beginning of a tool call written as text; no call has been read from it yet."""
     dropped: int = 0
     """Tokens that the client never gets: an unfinished tool call, a second version of the answer."""
-    in_vain: bool = False
-    """Whether it was abandoned because a tool call did not fit."""
     cleared: bool = False
     """Whether the backend cleared its slot, because all slots together had filled the memory."""
     copied: bool = False
@@ -204,9 +202,11 @@ class Answer:
             attempt = self.attempts[number]
             if attempt.cleared or attempt.searching:
                 continue
-            first = number == 0 and attempt.spoke and not attempt.in_vain
+            running = attempt is self.attempt
+            # An earlier one with something withheld was left in the middle of a tool call that did not fit.
+            first = number == 0 and attempt.spoke and (running or not (attempt.withheld or attempt.unseen))
             # A withheld call has not reached the client; if it is taken back, the attempt gained nothing.
-            waits = attempt.withheld and attempt is self.attempt
+            waits = attempt.withheld and running
             if not waits and (first or attempt.gained >= gain):
                 break
             count += 1

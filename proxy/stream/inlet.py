@@ -118,7 +118,7 @@ class Inlet:
         if self._watch.remaining_tokens(answer) == 0:
             return None, instead
         # The window ended it: another attempt makes the call again.
-        answer.attempt.in_vain = answer.attempt.calling = answer.attempt.withheld = True
+        answer.attempt.calling = answer.attempt.withheld = True
         answer.attempt.dropped += answer.count(wrong.written)
         return None, ending
 

@@ -220,7 +220,6 @@ class StreamSession:
     def _pause(self, reason: str, *, last: bool = False, gap: str = "") -> events.Pause:
         """Pause the attempt, after a word and before `gap`, and take back what the client can't be given yet."""
         answer, attempt = self.answer, self.answer.attempt
-        attempt.in_vain |= (attempt.withheld or attempt.unseen > 0) and not attempt.cleared
         if word := self._outlet.take_back():
             gap, self._cut = margin(word), "" if attempt.withheld else word
         if not self._outlet.flush():
