@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(190, 160),
-    "lines of code": Bound(25_916, 18_500),
-    "Python tokens": Bound(273_925, 175_000),
+    "lines of code": Bound(25_911, 18_500),
+    "Python tokens": Bound(273_888, 175_000),
     "settings": Bound(42, 40),
     "lines of tests": Bound(58_341, 40_000),
     "files in a circle of imports": Bound(0, 0),

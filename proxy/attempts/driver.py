@@ -103,7 +103,7 @@ class AnswerDriver:
         """Record the outcome of the answer."""
         answer, session, outcome = self.answer, self._session, self._job.outcome
         self._calls.record(over=True)
-        outcome.usage, self._job.exchange.delivered = answer.usage(), session.delivered
+        outcome.usage, self._job.exchange.delivered = answer.usage(), session.state in events.DELIVERED
         if session.failed or answer.attempt.errored:
             outcome.fail(0, STREAM_FAILED)
         else:

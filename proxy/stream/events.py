@@ -22,6 +22,10 @@ class State(Enum):
     DONE = "done"
 
 
+DELIVERED = frozenset({State.ENDED, State.DONE})
+"""States in which the client has the whole answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChunkReceived:
     """Bytes came from the backend."""

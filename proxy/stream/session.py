@@ -65,11 +65,6 @@ class StreamSession:
         self._size_before = -1
         """Characters of the answer when the running attempt began."""
 
-    @property
-    def delivered(self) -> bool:
-        """Return whether the client has the whole answer; the backend may not have ended the body yet."""
-        return self.state in (State.DONE, State.ENDED)
-
     def adopt(self, identity: Identity) -> None:
         """Use the identity under which a notice was sent before the answer, after a chunk with the role."""
         self.answer.identity = identity
