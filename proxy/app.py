@@ -153,7 +153,8 @@ def _add_found(
 def _manages_all(settings: Settings) -> bool:
     """Return whether no backend and no model is left to itself."""
     backends, models = settings.backends, settings.models.values()
-    return False not in (*(each.managed for each in backends), *(each.managed for each in models))
+    observed = "observe" in (settings.strategy, *(each.strategy for each in models))
+    return not observed and False not in (*(each.managed for each in backends), *(each.managed for each in models))
 
 
 def _open_store(settings: Settings, clock: Callable[[], float], timeout: float) -> Store:

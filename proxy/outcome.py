@@ -34,7 +34,7 @@ _BEGINNING: Mapping[Activity | None, str] = {
     None: "named looked routed adopted window_requested mended shaped stabilised restored archived measured repeated reused "
     "tools_on_demand tools_given slot_restored document_part searched recalled message_cut summarising summarised "
     "compacted_ahead compacted_on_demand backend_failed refused window_learned window_disproved cut afforded restarted "
-    "concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
+    "observed concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
 }
 EVENTS = {name: activity for activity, names in _BEGINNING.items() for name in names.split()}
 """All events there are, each with the activity that begins with it."""

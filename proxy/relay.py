@@ -15,9 +15,10 @@ from proxy.core.jsontext import dumps
 from proxy.core.request import Managed
 from proxy.exchange import Exchange, decoded, unique
 from proxy.net.headers import AS_JSON
+from proxy.observing import TAIL, observe
 from proxy.outcome import CLIENT_DISCONNECTED, Outcome, Telemetry
 from proxy.pipeline import Pipeline
-from proxy.routing import Router, is_managed
+from proxy.routing import Route, Router, is_managed
 
 _log = logging.getLogger("spillway")
 
@@ -38,18 +39,25 @@ class Relay:
         Raises:
             ClientError: it can't be served; nothing was sent yet.
         """
-        limit = self.pipeline.settings.max_body
+        limit, tail = self.pipeline.settings.max_body, bytearray()
+
+        def hear(data: bytes) -> None:
+            tail.extend(data[-TAIL:])
+            del tail[:-TAIL]
+
         async with self._recorded(exchange, dialect.name) as outcome:
             wire = await exchange.body(limit)
             with exchange.watched():
                 if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
-                    await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit))
-                    return
-                try:
-                    await self.pipeline.serve(exchange, outcome, dialect, wire)
-                except NotManaged:
-                    to = await address_read(exchange, self.router, wire, limit, needs_model=True)
-                    await pass_through(exchange, outcome, to)
+                    await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit), hear)
+                else:
+                    try:
+                        await self.pipeline.serve(exchange, outcome, dialect, wire)
+                    except NotManaged:
+                        to = await address_read(exchange, self.router, wire, limit, needs_model=True)
+                        await pass_through(exchange, outcome, to)
+            if unmanaged is not None and self._observes(exchange, unmanaged.route):
+                await observe(self.pipeline, exchange, outcome, dialect, wire, bytes(tail))
 
     async def passthrough(self, exchange: Exchange) -> None:
         """Pass any other request to the backend of the model that it names, or else that owns its path, or else the first.
@@ -93,6 +101,11 @@ class Relay:
             return None
         to = await address_read(exchange, self.router, wire, self.pipeline.settings.max_body, needs_model=not bypassed)
         return to if bypassed or not is_managed(to.route, self.pipeline.settings) else None
+
+    def _observes(self, exchange: Exchange, route: Route) -> bool:
+        """Return whether a request that passes through is observed: not one that asked to be left alone."""
+        observed = self.pipeline.settings.for_model(route.model).strategy == "observe"
+        return observed and exchange.header(b"x-spillway-bypass") != "1"
 
     @asynccontextmanager
     async def _recorded(self, exchange: Exchange, dialect: str = "") -> AsyncIterator[Outcome]:

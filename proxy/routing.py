@@ -91,11 +91,11 @@ def _readiness(route: Route) -> int:
 
 
 def is_managed(route: Route, settings: Settings) -> bool:
-    """Return whether requests on this route are managed: by the model's setting, else by the backend's."""
+    """Return whether requests on this route are managed: by the model's setting, else by the backend's; none is only observed."""
     managed = route.upstream.managed
     for overrides in settings.matching(route.model):
         managed = managed if overrides.managed is None else overrides.managed
-    return managed
+    return managed and settings.for_model(route.model).strategy != "observe"
 
 
 def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:

@@ -125,6 +125,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("slots_restored_tokens", "Tokens of prompts that a llama-server restored from disk instead of reading them.", (), _events("slot_restored", by="tokens")),
     ("overflows", "Prompts refused by the backend for their size.", (), lambda o: (((), 1) for each in o.each("refused") if each["what"] == "overflow")),
     ("window_requests", "Windows that backends were asked to load models with, by what became of them.", ("became",), "window_requested"),
+    ("observed", "Requests under the strategy `observe`, by what Spillway would have done and what was lost without it.", ("would", "lost"), "observed"),
     ("silent_cuts", "Prompts that the backend shortened silently.", (), "cut"),
     ("upstream_failures", "Requests to backends that could not be reached or broke off.", (), "backend_failed"),
 )  # fmt: skip

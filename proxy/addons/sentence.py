@@ -16,6 +16,14 @@ _RUNGS = {
     "duplicates": "duplicates dropped", "oversize": "long messages cut", "trim": "oldest turns dropped",
     "taken over": "compacted by another request",
 }  # fmt: skip
+_WOULD = {
+    "forwarded": "nothing to do", "compacted": "Spillway would have shortened it before sending",
+    "paused": "Spillway would have paused and continued the answer",
+}  # fmt: skip
+_LOST = {
+    "": "", "refused": "the backend refused it as too long", "cut": "the backend silently cut it",
+    "ended": "the answer ended with the window",
+}  # fmt: skip
 _UNFIT = {
     "failed": "the backend gave no answer", "empty": "they are empty", "refusal": "the model refuses",
     "loop": "they repeat themselves", "cut": "they are cut off", "language": "they are in another language",
@@ -45,6 +53,9 @@ def _sent(outcome: Outcome) -> str:
         return "Passed through."
     before, after, window = sent.tokens_before or 0, sent.tokens_after or 0, sent.window
     fills = [f"{100 * tokens / window:.0f} %" if window else "" for tokens in (before, after)]
+    for observed in outcome.each("observed"):
+        said = (f"{fills[1]} full", _WOULD[observed["would"]], _LOST[observed["lost"]])
+        return f"Observed: {', '.join(filter(None, said))}."
     if done.kind and done.rungs != ANSWER_RUNGS:
         when = "before sending" if outcome.counts["sent"] else "on demand"
         took = f"{done.compaction_seconds:.1f} s" if done.compaction_seconds >= 0.05 else ""
@@ -96,10 +107,10 @@ def _besides(outcome: Outcome) -> Iterator[str]:
         *((each["of"], f"{each['sent']} of {plural(each['of'], 'tool')} sent in full") for each in listed),
         (cached := total("slot_restored", "tokens"), f"{cached:,} tokens restored from disk"),
         (archived := total("archived", "messages"), plural(archived, "message", " archived")),
-        (signs := total("kept_waiting", "signs"), plural(signs, "sign", " of life sent while the client waited")),
+        (signs := total("kept_waiting", "signs"), plural(signs, "heartbeat", " sent while the client waited")),
         (sent.recalled, plural(sent.recalled, "passage", " recalled")),
         (sent.left_out, f"{sent.left_out:,} tokens of a message left out"),
-        (counts["concluded"], f"Ended {plural(counts['concluded'], 'thought')} for an answer"),
+        (counts["concluded"], f"Thinking ended {_times(counts['concluded'])} for an answer"),
         (counts["paused"], f"Paused {_times(counts['paused'])} to compact while answering, {resumed}"),
         (bool(ended), f"Ended early: {''.join(ended)}"),
         (counts["stopped"], "Stopped by a viewer"),

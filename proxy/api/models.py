@@ -235,7 +235,7 @@ def _explanation(job: Job, relay: Relay) -> dict[str, Any]:
         "action": job.outcome.action,
         "messages": job.prompt.messages,
     }
-    if not is_managed(job.route, job.settings):
+    if not is_managed(job.route, job.settings) and job.settings.strategy != "observe":
         note = "The user set managed = false: it passes through untouched."
         return {**explanation, "action": "passed", "note": note}
     if budget is None:

@@ -25,8 +25,16 @@ ErrorEnding: TypeAlias = Callable[[ClientError], bytes]
 _BETWEEN_FRAMES = (b"\n\n", b"\r\n\r\n")
 
 
-async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", end: ErrorEnding | None = None) -> None:
-    """Send the request unchanged and the response as it comes; `end` makes the ending of a stream that the server has to end.
+async def pass_through(
+    exchange: Exchange,
+    outcome: Outcome,
+    to: "Addressed",
+    end: ErrorEnding | None = None,
+    hear: Callable[[bytes], None] | None = None,
+) -> None:
+    """Send the request unchanged and the response as it comes.
+
+    `end` makes the ending of a stream that the server has to end; `hear` gets each part of the body that was written.
 
     Raises:
         UpstreamUnavailable: the backend can't be reached, or broke off before anything was sent.
@@ -51,6 +59,8 @@ async def pass_through(exchange: Exchange, outcome: Outcome, to: "Addressed", en
         await exchange.start(response.status_code, response_headers(response.headers.raw))
         async for data in stream:
             await exchange.write(data)
+            if hear is not None:
+                hear(data)
     except asyncio.CancelledError:
         if (stopped := exchange.take_cancellation()) is None:
             raise

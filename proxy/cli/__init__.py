@@ -1,4 +1,4 @@
-"""Command line: `spillway serve`, `check`, `config`, `store`, `launch` and `completion`; and `top`, `tail`, `show` and `explain`.
+"""Command line: `spillway serve`, `check`, `config`, `store`, `launch` and `completion`; and `top`, `tail`, `show`, `replay` and `explain`.
 
 The last four query a running Spillway over HTTP. `launch` runs a program: a coding agent that then talks to Spillway. A finding of
 `check` is a problem with its cure. The demo is a built-in backend with scripted answers, served if no other is found.
@@ -36,10 +36,12 @@ COMMANDS = {
     "show": "print one request or conversation: timeline, difference, summary",
     "completion": 'print the script with which a shell completes these commands: eval "$(spillway completion bash)" in '
     "~/.bashrc, the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish",
+    "replay": "tell of saved conversations (an export of Open WebUI, or requests as JSON Lines) from which turn on a running "
+    "Spillway would shorten them, and the window is too small without it; no model is asked",
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
 """Descriptions of commands, for their help."""
-_LIVE = ("top", "tail", "show", "explain")
+_LIVE = ("top", "tail", "show", "replay", "explain")
 """Commands that query a running Spillway."""
 _CONFIGURED = ("serve", "check", "config")
 """Commands that take every setting as an option."""
@@ -148,10 +150,12 @@ def _parser(*, takes_settings: bool) -> argparse.ArgumentParser:
     tail.add_argument("--no-follow", action="store_true", help="stop after these")
     named["show"].add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
+    named["replay"].add_argument("file", help="the saved conversations; -: standard input")
+    named["replay"].add_argument("--model", metavar="ID", help="model to send them to (default: the one they name)")
     named["completion"].add_argument("shell", choices=("bash", "zsh", "fish"))
     for name in _LIVE:
         named[name].add_argument("--url", help="where Spillway runs (default: where `spillway serve` would listen)")
-    for name in ("check", "top", "tail", "show"):
+    for name in ("check", "top", "tail", "show", "replay"):
         named[name].add_argument("--json", action="store_true", help="print it as JSON, for programs")
     for name in (*_CONFIGURED, "launch"):
         named[name].add_argument("--backend", action="append", dest="backends", metavar="URL", help="may be repeated")

@@ -1,4 +1,4 @@
-"""`spillway top`, `tail`, `show` and `explain`: reports of a running Spillway (`docs/api-live.md`).
+"""`spillway top`, `tail`, `show`, `replay` and `explain`: reports of a running Spillway (`docs/api-live.md`).
 
 Output is coloured in a terminal, plain if piped, and JSON with `--json`.
 """
@@ -22,8 +22,9 @@ from typing_extensions import override
 
 from proxy.cli import CommandError
 from proxy.cli.launch import url_of
+from proxy.cli.saved import conversations_in
 from proxy.core.errors import plural, printable
-from proxy.core.jsontext import JsonObject
+from proxy.core.jsontext import JsonObject, dumps
 from proxy.core.settings import Settings
 from proxy.core.sse import FrameSplitter, frames
 
@@ -55,7 +56,7 @@ _EVENT = re.compile(rb"event: (\w+)\ndata: (.*)")
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
-    """Run one of the four commands.
+    """Run one of the five commands.
 
     Raises:
         CommandError: Spillway does not answer, or refuses the request.
@@ -64,7 +65,7 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     for key in (*settings.admin_keys, *settings.api_keys)[:1]:
         headers["authorization"] = f"Bearer {key}"
     url = (args.url or url_of(settings)).rstrip("/").removesuffix("/v1")
-    command = {"top": _top, "tail": _tail, "show": _show, "explain": _explain}[args.command]
+    command = {"top": _top, "tail": _tail, "show": _show, "replay": _replay, "explain": _explain}[args.command]
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False) as client:
             command(client, args)
@@ -183,13 +184,53 @@ def _show(client: httpx.Client, args: argparse.Namespace) -> None:
     _print(args, {"request": turn, "diff": diff}, parts)
 
 
+def _replay(client: httpx.Client, args: argparse.Namespace) -> None:
+    """Print for each saved conversation from which turn on it would be shortened, and would not fit without that."""
+    rows: list[dict[str, Any]] = []
+    for title, requests in conversations_in(_file(args).decode("utf-8", "replace")):
+        named = {} if args.model is None else {"model": args.model}
+        turns = [_ask(client, "/spillway/explain", dumps({**each, **named})) for each in requests]
+        window = max((each["window"] or 0 for each in turns), default=0)
+        shortened, full = (
+            next((n for n, each in enumerate(turns, 1) if told(each)), None) for told in (_due, _overfull)
+        )
+        tokens = max((each["prompt_tokens"] for each in turns), default=0)
+        rows.append(
+            {
+                "title": title,
+                "turns": len(turns),
+                "largest": tokens,
+                "window": window or None,
+                "due": shortened,
+                "full": full,
+            }
+        )
+    names = ("TURNS>", "LARGEST>", "SHORTENED FROM TURN>", "TOO LARGE FROM TURN>", "TITLE")
+    cells = (
+        (r["turns"], _of_window(r["largest"], r["window"]), r["due"] or "", r["full"] or "", r["title"]) for r in rows
+    )
+    _print(args, rows, [_table(names, cells)])
+
+
+def _due(explained: JsonObject) -> bool:
+    return bool(explained["action"] == "due")
+
+
+def _overfull(explained: JsonObject) -> bool:
+    return bool(explained["window"] and explained["prompt_tokens"] >= explained["window"])
+
+
 def _explain(client: httpx.Client, args: argparse.Namespace) -> None:
-    """Print, as JSON, what would be done to a saved request for chat completions; the file `-` is standard input."""
+    """Print, as JSON, what would be done to a saved request for chat completions."""
+    _print(args, _ask(client, "/spillway/explain", _file(args)), [])
+
+
+def _file(args: argparse.Namespace) -> bytes:
+    """Read the file of the command; `-` is standard input."""
     try:
-        body = sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
+        return sys.stdin.buffer.read() if args.file == "-" else Path(args.file).read_bytes()
     except OSError as error:
         raise CommandError(f"{args.file} cannot be read: {error.strerror}") from None
-    _print(args, _ask(client, "/spillway/explain", body), [])
 
 
 # Drawing

@@ -10,6 +10,7 @@ import pytest
 
 from proxy.cli import main
 from tests.fakes import FakeModel, LlamaCppFake
+from tests.pipeline.test_outcomes import until
 from tests.pipeline.test_policy import tool
 from tests.pipeline.test_recalling import WINDOW, brain, long_chat
 from tests.proxying import metric, running_proxy
@@ -38,6 +39,7 @@ STEPS: dict[str, Any] = {
 }
 TEXT: dict[str, Any] = {"messages": [{"role": "user", "content": f"{'This is said at length. ' * 700}\nSum it up."}]}
 TOOLS: dict[str, Any] = {**HELLO, "tools": [tool(n) for n in range(20)]}
+AS_SENT = ("forwarded", "observed", "passed")
 AFTER = [{"role": "assistant", "content": "So."}, {"role": "user", "content": "Go on."}]
 
 
@@ -45,6 +47,7 @@ AFTER = [{"role": "assistant", "content": "So."}, {"role": "user", "content": "G
     ("action", "body", "settings", "sentence"),
     [
         ("passed", HELLO, {"models": {"m": {"managed": False}}}, r"Passed through\."),
+        ("observed", HELLO, {"strategy": "observe"}, r"Observed: \d+ % full, nothing to do\."),
         ("forwarded", HELLO, {}, r"Sent unchanged, \d+ % full\."),
         ("shaped", TOOLS, {}, r"Sent with (shorter tools|tools on demand), \d+ % full\."),
         ("compacted", LONG, {}, r"Compacted before sending: \d+ messages became (a summary|an extract), \d+ % → \d+ %"),
@@ -69,9 +72,10 @@ def test_what_was_done_is_told_alike_everywhere(
         if action == "continued":
             answer = proxy.chat({**body, "messages": [*body["messages"], *AFTER]})
         assert answer.status_code == 200
-        assert (answer.headers.get("x-spillway-action") or "passed") == action
+        assert answer.headers.get("x-spillway-action") == (None if action in ("passed", "observed") else action)
         name, sent = answer.headers["x-request-id"], fake.chats()[-1]
-        assert (sent.body == answer.request.content) is (action in ("forwarded", "passed"))
+        assert (sent.body == answer.request.content) is (action in AS_SENT)
+        until(lambda: proxy.client.get("/spillway/outcomes").json()["outcomes"][0]["status"] > 0)
         row = proxy.client.get("/spillway/outcomes").json()["outcomes"][0]
         turn = proxy.client.get(f"/spillway/requests/{name}").json()
         for told in (row, turn):
@@ -87,6 +91,6 @@ def test_what_was_done_is_told_alike_everywhere(
         summarised = metric(proxy, "spillway_summarised_requests_total")
         assert bool(summarised) is (action in ("compacted", "continued"))
         saved = row["saved"]
-        assert (saved == 0) is (action in ("forwarded", "passed"))
-        if action not in ("forwarded", "passed"):
+        assert (saved == 0) is (action in AS_SENT)
+        if action not in AS_SENT:
             assert f"saved={saved} " in line

@@ -46,7 +46,7 @@ class ModelSettings(BaseModel):
     )
     strategy: entries.StrategyName = Field(
         default="auto",
-        description="How histories are shortened: `auto` or `hybrid` (asks a model only if needed), `summarize` (always asks a model), `truncate` (drops the oldest turns), `mask` (masks tool results, then makes an extract; asks no model).",
+        description="How histories are shortened: `auto` or `hybrid` (asks a model only if needed), `summarize` (always asks a model), `truncate` (drops the oldest turns), `mask` (masks tool results, then makes an extract; asks no model), `observe` (changes nothing and records what would have been done).",
     )
     summary_model: entries.NonBlank | None = Field(
         examples=["qwen3-4b"],

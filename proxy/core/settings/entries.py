@@ -161,7 +161,7 @@ def host(value: str) -> str:
 
 
 StrategyName = Annotated[
-    Literal["auto", "summarize", "truncate", "mask"],
+    Literal["auto", "summarize", "truncate", "mask", "observe"],
     pydantic.BeforeValidator(lambda value: "auto" if lowered(value) == "hybrid" else value),
 ]
 """Strategy; `hybrid` is accepted because other tools call `auto` that."""
