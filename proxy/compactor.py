@@ -243,11 +243,11 @@ class Compactor:
         # changed both.
         await self._counting.recount(job)
         cost = partial(self._counting.meter.costs, job.key)
-        reduction, overhead = await offload_if(heavy, _reduction_of, job, aim.budget, aim.goal, cost)
+        reduction, overhead, added = await offload_if(heavy, _reduction_of, job, aim.budget, aim.goal, cost)
         flow = compact(
             reduction,
             await self.summaries.summariser(job, overhead, goal=aim.goal, asks=asks),
-            limit=max(1.0, aim.limit - overhead),
+            limit=max(1.0, aim.limit - overhead - added),
             summarised=aim.summarised,
             strategy=STRATEGIES[job.settings.strategy],
         )
@@ -271,33 +271,39 @@ def _reserve(job: Job, budget: ContextBudget) -> int:
     return budget.due - int(budget.enough * _ESTIMATED) if called else 0
 
 
-def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tuple[Reduction, float]:
-    """Build the reduction of a job's history, and return it with the tokens of the rest of the prompt."""
-    history, costs = job.prompt.history, cost(job.prompt.history)
-    tokens, fixed = job.lasting_tokens, job.estimate.fixed
+def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tuple[Reduction, float, float]:
+    """Build the reduction of a job's history; return it, the tokens of the rest of the prompt, and those that the layout adds.
+
+    The two are apart because a summary's size depends on the rest: the second summary must not be smaller than the first.
+    """
+    prompt, history = job.prompt, job.prompt.history
+    costs = cost(history)
+    added = sum(cost(prompt.laid_out(history))) - sum(cost(prompt.system)) - sum(costs)
+    tokens, fixed = job.lasting_tokens - added, job.estimate.fixed
     # The estimate exceeds the sum of its parts by `beyond`. For a prompt of many windows that is an error in the texts, which
     # shrinks as they do, so count only the share of it that one window has.
     beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))
     overhead = max(0.0, fixed + beyond)
     limits = prune_limits(job.settings, budget.zone)
-    room = max(1.0, goal - overhead)
+    around = overhead + added
+    room = max(1.0, goal - around)
     gain = min(limits.minimum_gain, round(room / 4))
     limits = replace(limits, message=min(limits.message, room / 4), minimum_gain=gain)
-    newest = newest_user(job.prompt.sent)
+    newest = newest_user(prompt.sent)
     reduction = Reduction(
         messages=history,
-        uncut=None if newest is None else job.prompt.sent[newest],
+        uncut=None if newest is None else prompt.sent[newest],
         costs=costs,
         floor=head_end(history),
         budget=room,
-        enough=max(1.0, goal + budget.enough - budget.goal - overhead),
+        enough=max(1.0, goal + budget.enough - budget.goal - around),
         unread=budget.zone * UNREAD,
-        roomy=max(1.0, budget.pause_point - overhead),
+        roomy=max(1.0, budget.pause_point - around),
         recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
         limits=limits,
         cost=cost,
     )
-    return reduction, overhead
+    return reduction, overhead, added
 
 
 def _is_longer(other: Checkpoint, job: Job) -> bool:

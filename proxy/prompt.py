@@ -9,6 +9,8 @@ from typing import Any
 from proxy.backends.profile import RepairRules
 from proxy.compaction.compaction import Compaction
 from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, digests_in, entries, links
+from proxy.core.history.layout import laid_out
+from proxy.core.history.turns import newest_user
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
 from proxy.emulation.offer import Offer
@@ -115,7 +117,13 @@ class Prompt:
     @cached_property
     def messages(self) -> list[Message]:
         """All messages as they will be sent."""
-        return with_demanded([*self.system, *self.recalled.put(self.history), *self.searched], self.rules)
+        history = self.recalled.put(self.history)
+        return with_demanded([*self.laid_out(history), *self.searched], self.rules)
+
+    def laid_out(self, history: Sequence[Message]) -> list[Message]:
+        """Return the system messages and the history, or one that begins with it, in the order in which they are sent."""
+        place = 0 if self.checkpoint is None else self.checkpoint.place
+        return laid_out(self.system, history, place, self.sent)
 
     @property
     def conversation(self) -> Sequence[Message]:
@@ -191,6 +199,8 @@ class Prompt:
             kind=done.kind,
             created=created,
             window=window,
+            # A client has its own summary where it put it.
+            place=0 if self.request.compaction else newest_user(done.messages) or 0,
         )
         return self.recognised_by(checkpoint, until)
 

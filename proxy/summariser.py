@@ -263,7 +263,7 @@ def _content(job: Job, route: Route, ask: SummaryAsk, placed: JsonObject, *, str
     content = summarising(
         body,
         route.model,
-        [*job.prompt.system, *ask.messages] if ask.append else ask.messages,
+        job.prompt.laid_out(ask.messages) if ask.append else ask.messages,
         append=ask.append,
         max_tokens=ask.max_tokens,
         stream=stream,

@@ -22,8 +22,8 @@ class CacheGaps(AddOn):
     """Has the server close gaps between prompts that it reads one after the other, if most of their messages are the same."""
 
     def __init__(self, memory: CacheMemory) -> None:
-        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes]]](memory)
-        """Scope and messages of the prompt that each model read last."""
+        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes], bool]](memory)
+        """Scope and client's messages of the prompt that each model read last, and whether they were sent as they came."""
 
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
@@ -31,13 +31,14 @@ class CacheGaps(AddOn):
         prompt, kept = job.prompt, job.profile.rolls_back
         if job.known_backend.kind != "llamacpp" or kept is None or not kept.value:
             return
-        scope, before = self._newest.get(job.key) or ("", frozenset())
+        scope, before, same_bytes = self._newest.get(job.key) or ("", frozenset(), False)
         prompt.fields.pop(_REUSE, None)
         now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
-        self._newest.put(job.key, (job.scope, now), 96 * len(now))
+        self._newest.put(job.key, (job.scope, now, prompt.untouched), 96 * len(now))
         if beside is not None:
             return
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
-        # Where a prompt only grows there is no gap, and what a client sends passes byte for byte.
-        if same and before - now and job.settings.stabilise and _REUSE not in prompt.request.body:
+        # Where a client's prompt only grows there is no gap, and it passes byte for byte.
+        gap = before - now or not (same_bytes and prompt.untouched)
+        if same and gap and job.settings.stabilise and _REUSE not in prompt.request.body:
             prompt.fields[_REUSE] = _RUN

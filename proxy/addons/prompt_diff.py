@@ -75,7 +75,7 @@ def diff_rows(
     Call it in a thread: it may take long, because SequenceMatcher is quadratic in the number of messages.
     """
     rows = []
-    for what, indexes, at in _diff(sent, forwarded):
+    for what, indexes, at in _covered([*_diff(sent, forwarded)]):
         row: dict[str, Any] = {
             "what": what,
             "role": str((sent[indexes[0]] if at is None else forwarded[at]).get("role")),
@@ -89,6 +89,15 @@ def diff_rows(
             row["covered"] = [{"index": i, "role": sent[i].get("role"), "text": _shown(sent[i])} for i in indexes]
         rows.append(row)
     return rows
+
+
+def _covered(lines: Sequence[Line]) -> Iterator[Line]:
+    """Count what was removed in front of the last summary as covered by it, since that follows the messages that were kept."""
+    last = max((number for number, (what, _, _) in enumerate(lines) if what == "summarised"), default=-1)
+    gone = [index for what, indexes, _ in lines[:last] if what == "removed" for index in indexes]
+    for number, (what, indexes, at) in enumerate(lines):
+        if number > last or what != "removed":
+            yield what, [*gone, *indexes] if number == last else indexes, at
 
 
 def _diff(sent: Sequence[Message], forwarded: Sequence[Message]) -> Iterator[Line]:

@@ -72,7 +72,7 @@ class PromptPrefix(AddOn):
             return min(previous.tokens, prompt.tokens), ""
         common = bisect_left(range(min(len(known), len(digests))), True, key=lambda at: known[at] != digests[at])
         costs = self._meter.costs(job.key, job.prompt.messages)
-        same = prompt.tokens - sum(costs[len(job.prompt.system) + common :])
+        same = prompt.tokens - sum(costs[len(costs) - len(digests) + common :])
         return max(0, round(same)), "edited" if job.prompt.checkpoint is None else "shortened"
 
 

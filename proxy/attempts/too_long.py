@@ -8,6 +8,7 @@ from proxy.compaction.middles import newest_cut, share_left
 from proxy.core.errors import ContextOverflow, plural
 from proxy.core.history.turns import newest_user
 from proxy.core.jsontext import dumps, is_heavy
+from proxy.core.request import leading_system
 from proxy.emulation.prompt import protocol
 from proxy.job import Job
 from proxy.net.tasks import offload_if
@@ -97,8 +98,8 @@ def _too_long(job: Job, meter: Meter, counted: int, cut: float, why: str) -> Con
 def _parts(job: Job, meter: Meter) -> dict[str, float]:
     """Predict the tokens of each part of a prompt."""
     prompt, offer = job.prompt, job.prompt.offer
-    costs, lead, tools = meter.costs(job.key, prompt.messages), len(prompt.system), prompt.body().get("tools")
-    newest = lead + (newest_user(prompt.history) or 0)
+    costs, messages, tools = meter.costs(job.key, prompt.messages), prompt.messages, prompt.body().get("tools")
+    lead, newest = leading_system(messages), newest_user(messages) or 0
     described = protocol(offer) if offer is not None else dumps(tools).decode() if tools else ""
     of_tools = sum(meter.costs(job.key, [{"role": "system", "content": described}])) if described else 0.0
     return {

@@ -13,7 +13,7 @@ from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
 from proxy.compaction.opening import Part, beginning, opening, parts_of, unfinished
 from proxy.compaction.source import Source, read_source
-from proxy.core.history.marks import BRIDGE, NOTED, is_summary
+from proxy.core.history.marks import BRIDGE, EXTRACT, NOTED, QUOTES, is_summary
 from proxy.core.history.sentences import last_end
 from proxy.core.history.turns import bridge_needed, cut_points, first_user, is_result, is_user, newest_user
 from proxy.core.request import SYSTEM_ROLES, Message
@@ -73,10 +73,10 @@ def _tail_start(reduction: Reduction, room: float) -> int | None:
 
 
 def _extract(zone: Sequence[Message], source: Source, reduction: Reduction, tokens: int) -> str:
-    """Make an extract of the zone by code, in about as many tokens as a summary would have."""
+    """Make an extract of the zone by code, in about as many tokens as a summary would have, without its headings."""
     limit = tokens * 4
     text = extract(zone, source, limit=limit)
-    used = reduction.count(text)
+    used = reduction.count(text) - reduction.count(f"{EXTRACT}\n{QUOTES}")
     return text if used <= tokens else extract(zone, source, limit=int(limit * tokens / used))
 
 

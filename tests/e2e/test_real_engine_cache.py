@@ -49,3 +49,20 @@ def test_behind_a_gap_nothing_is_read_again_in_one_conversation(
     assert answer.usage is not None
     read = answer.usage["prompt_tokens"] - answer.cached
     assert read < 8 if closed else read > KEPT
+
+
+def test_a_compaction_has_its_summary_read_and_the_newest_message(walk_engine: Engine, spillway: StartSpillway) -> None:
+    """Nothing of what is kept: neither the beginning nor the newest turns, because the summary follows them."""
+    proxy = spillway([walk_engine.url], strategy="mask", recall="off")
+    talk: list[dict[str, Any]] = []
+    compactions = list[tuple[int, int]]()
+    for turn in range(48):
+        said = " ".join(walk_engine.words[turn * 11 : turn * 11 + 40])
+        talk.append({"role": "user", "content": f"{turn}: I like {said}."})
+        answer = proxy.chat(talk, model=walk_engine.model, max_tokens=40)
+        talk.append({"role": "assistant", "content": answer.text})
+        assert answer.usage is not None
+        if answer.action == "compacted":
+            compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
+    assert len(compactions) >= 2
+    assert all(2 * read < prompt for read, prompt in compactions), compactions

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.compaction.verification import loops
-from proxy.core.history.marks import CLOSE, EXTRACT, OPEN
+from proxy.core.history.marks import CLOSE, EARLIER, EXTRACT, OPEN
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import Tap
 
@@ -56,5 +56,5 @@ def test_no_loop_is_stored_and_what_the_user_told_is_kept(instruct_tap: Tap, spi
     assert len(lost) <= 2, f"{lost} are not in\n{prompt}"
     assert OPEN in prompt
     for block in prompt.split(f"{OPEN}\n")[1:]:
-        text = block.split(f"\n{CLOSE}")[0]
+        text = block.split(f"\n{CLOSE}")[0].removeprefix(f"{EARLIER}\n")
         assert text.startswith(EXTRACT) or not loops(text)

@@ -60,6 +60,8 @@ class Checkpoint:
     window: int = 0
     run: Sequence[str] = field(default_factory=list)
     """All messages of the history that it was made for, up to a place behind which an answer given here follows (see `entries`)."""
+    place: int = 0
+    """Index of the message in front of which its summary is sent, in a history that begins with the replacement; 0: where it is."""
     alias: str = ""
     """Digest of the end of that run, in hexadecimal digits, under which a document leads here (see `run_ends`)."""
 

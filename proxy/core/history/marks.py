@@ -11,6 +11,8 @@ from itertools import takewhile
 from proxy.core.request import Message
 
 OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
+EARLIER = "It was said before the messages above, which hold where they differ."
+"""First line of a summary that follows messages which are newer than what it covers."""
 CLOSE = "[End of the summary. The conversation goes on below.]"
 HEADING = "Rules in the user's own words:"
 """Heading of the user's rules, at a block's end."""

@@ -1,0 +1,73 @@
+"""The order in which a prompt is sent: head, tail word for word, summary, the newest turn.
+
+A backend reads a prompt from the first token that it does not have. Where it closes gaps (`proxy.addons.cache_gaps`), a compaction
+costs only its summary if that follows the tail; in front of the tail, everything after it is read again. So a new summary is sent in
+front of the user message that is the newest then, and keeps that place until the next compaction. It is a message of its own: a task
+such as "translate this" must not find it in front of its data. In the middle of a tool loop whose question is covered, and where roles
+would not alternate, it stays in front of the tail.
+
+Models find facts in any place. They follow rules after the tail only at the end of the system message (Qwen2.5-Coder-1.5B: 15 of 15
+answers, 1 to 5 elsewhere), so rules go there. That is read again once, when a compaction covers a rule for the first time.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import chain, islice, pairwise
+
+from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, is_summary
+from proxy.core.history.sentences import sentences
+from proxy.core.history.turns import bridge_needed, is_user, joined
+from proxy.core.request import Message, text_of
+
+_RULES = re.compile(rf"\n{re.escape(HEADING)}((?:\n- [^\n]*)+)(?=\n{re.escape(CLOSE)})")
+_MARKED = frozenset(("", "<", "[", "`"))
+"""First characters of answers whose first sentence may open something that it does not close, such as thinking or code."""
+_FILLER = 200
+"""Most characters of the sentence that replaces the answer to the task."""
+
+
+def laid_out(
+    system: Sequence[Message], history: Sequence[Message], place: int, sent: Sequence[Message]
+) -> list[Message]:
+    """Return the messages with the summary in front of the message at `place`, or where it is if roles would not alternate then.
+
+    If the summary was the answer to the task, the first sentence of the answer that was `sent` there takes its place: to the
+    backend's cache, that is a deletion too.
+    """
+    at = next((at for at, message in enumerate(history[:place]) if is_summary(message)), place)
+    begins = at + 1 + any(each.get("content") in (BRIDGE, NOTED) for each in history[at + 1 : at + 2])
+    if not begins < place < len(history) or not is_user(history[place]):
+        return [*system, *history]
+    rules = "".join(_RULES.findall(history[at]["content"]))
+    *earlier, newest = _RULES.sub("", history[at]["content"]).split(f"{OPEN}\n")[1:]
+    head, tail = list(history[:at]), [*chain(*map(_noted, earlier)), *history[begins:place]]
+    if bridge_needed(head[-1] if head else None, tail) == "assistant":
+        answers = (
+            each for asked, each in pairwise(sent) if asked == head[-1] and text_of(each).lstrip()[:1] not in _MARKED
+        )
+        head += [_began(answer) for answer in islice(answers, 1)]
+    seams = [(head[-1] if head else None, tail), (_noted("")[-1] if earlier else None, history[begins:])]
+    if any(bridge_needed(*seam) for seam in seams[: 1 + len(earlier)]):
+        return [*system, *history]
+    return [*_with_rules(system, rules), *head, *tail, *_noted(newest), *history[place:]]
+
+
+def _noted(block: str) -> list[Message]:
+    """Return a block as a message, followed by the acknowledgement of the model."""
+    block = f"{OPEN}\n{EARLIER}\n{block}".rstrip("\n")
+    return [{"role": "user", "content": block}, {"role": "assistant", "content": NOTED}]
+
+
+def _began(answer: Message) -> Message:
+    text = text_of(answer)
+    first = next(sentences(text, longest=_FILLER))
+    # The white space in front of it was read as well.
+    return {"role": "assistant", "content": text[: text.index(first) + len(first)]}
+
+
+def _with_rules(system: Sequence[Message], rules: str) -> list[Message]:
+    """Return the system messages with the user's rules at their end, as a list under its heading."""
+    if not rules:
+        return [*system]
+    last = system[-1] if system else {"role": "system", "content": ""}
+    return [*system[:-1], joined([last, {**last, "content": f"{HEADING}{rules}"}])]
