@@ -25,6 +25,7 @@ from proxy.addons.dropped_fields import DroppedFields
 from proxy.addons.history import RequestHistory
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
+from proxy.addons.pins import Pins
 from proxy.addons.prompt_prefix import PromptPrefix
 from proxy.addons.recall import Recaller
 from proxy.addons.slots import SlotKeeper
@@ -110,10 +111,10 @@ def create_app(
     router = Router(made(settings.backends), default=settings.default_model)
     pipeline, telemetry = _pipeline(settings, router, store, clock, times), Telemetry(clock=time.monotonic)
     counting, metrics = pipeline.counting, Metrics(keyed=bool(settings.api_keys))
-    compact_now = CompactNow(telemetry, pipeline)
+    compact_now, pins = CompactNow(telemetry, pipeline), Pins(store, counting.meter)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(pipeline, telemetry, history, metrics, compact_now, store)
+    addons = addons_of(pipeline, telemetry, history, metrics, compact_now, pins, store)
     if (spans := spans or _spans()) is not None:
         from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
 
@@ -128,6 +129,7 @@ def create_app(
         history=history,
         summaries=ConversationSummaries(history=history, store=store, meter=counting.meter, addons=addons),
         compact_now=compact_now,
+        pins=pins,
         check_store=store.check,
     )
     app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
@@ -199,6 +201,7 @@ def addons_of(
     history: RequestHistory,
     metrics: Metrics,
     compact_now: CompactNow,
+    pins: Pins,
     store: Store,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
@@ -208,8 +211,8 @@ def addons_of(
         pipeline.preparer,
         pipeline.counting.meter,
     )
-    return (
-        Commands(pipeline.addons),
+    addons: tuple[AddOn, ...] = (
+        pins,
         compact_now,
         PromptPrefix(meter),
         Archivist(store),
@@ -225,6 +228,7 @@ def addons_of(
         RequestLog(),
         metrics,
     )
+    return Commands(addons), *addons
 
 
 def open_wire(

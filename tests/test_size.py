@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(193, 160),
-    "lines of code": Bound(26_133, 18_500),
-    "Python tokens": Bound(276_543, 175_000),
+    "files": Bound(194, 160),
+    "lines of code": Bound(26_297, 18_500),
+    "Python tokens": Bound(278_486, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(58_621, 40_000),
+    "lines of tests": Bound(58_796, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

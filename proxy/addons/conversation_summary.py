@@ -6,6 +6,7 @@ from typing import Any
 
 from proxy.addon import AddOn
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
+from proxy.addons.pins import owner_of
 from proxy.addons.sentence import unfit_summaries
 from proxy.core.errors import Conflict, NotFound, StoreUnavailable
 from proxy.core.history.checkpoint import Checkpoint
@@ -77,6 +78,8 @@ class ConversationSummaries:
                 await self._drop(found)
         for name in conversation.responses:
             await self.store.drop_document(conversation.tenant, name)
+        for name in (*(link.hex() for link in links), *(each.conversation for each in outcomes)):
+            await self.store.drop_document(owner_of(conversation.tenant), name)
         if not outcomes:
             await self.store.drop_document(_LOST, conversation.id)
         if not self.store.healthy:  # documents of add-ons may not have been deleted

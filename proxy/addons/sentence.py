@@ -73,6 +73,7 @@ def _changes(outcome: Outcome) -> list[str]:
     which = {"written": "a summary of {}", "extract": "an extract of {}", "": "{} shortened before"}[summary]
     changes = [which.format(plural(sent.covered, "message"))] if sent.covered else []
     changes += [words for kind, words in _CHANGED.items() if sent.shaped.get(kind)]
+    changes += [plural(each["pins"], "pin") for each in [*outcome.each("pinned")][-1:]]
     changes += ["tools as text"] if sent.tools else []
     changes += ["a repaired history"] if any(outcome.each("mended")) else []
     return changes or ["changes that the model needs"]

@@ -28,6 +28,7 @@ from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.history import RequestHistory
 from proxy.addons.history_view import Viewer
 from proxy.addons.metrics import Metrics
+from proxy.addons.pins import Pins
 from proxy.backends import BACKENDS
 from proxy.core.errors import BadRequest, Forbidden, LoopDetected, MethodRefused, Unauthorized, WebSocketRefused
 from proxy.core.jsontext import dumps
@@ -328,6 +329,7 @@ class Services:
     history: RequestHistory
     summaries: ConversationSummaries
     compact_now: CompactNow
+    pins: Pins
     check_store: Callable[[], Awaitable[str]]
 
 

@@ -38,6 +38,8 @@ _MANY = 50
 """Running answers whose progress is shown at each check; with more, it is shown less often, so that the cost stays the same."""
 _LONGEST_REQUEST = 16 * 1024
 """Most bytes of a request for a compaction."""
+_LONGEST_PINS = 2**20
+"""Most bytes of a request with pins."""
 _HEARTBEAT = 40
 """Checks without news after which a comment is sent, as a sign that the feed is alive."""
 
@@ -126,6 +128,27 @@ async def compact(on: On, view: View, conversation: str, exchange: Public) -> Re
     if fields is None or not isinstance(focus, str):
         raise BadRequest('The body must be {"focus": "…"}, or empty.', param="focus")
     return as_json(await on.compact_now.compact(found, focus.strip()))
+
+
+@router.get("/spillway/conversations/{conversation}/pins", responses=answers("Pins"))
+async def pins(on: On, view: View, conversation: str) -> Response:
+    """List the pins of a conversation."""
+    found = view.conversation(conversation)
+    view.viewer.check_reads(found.tenant)
+    return as_json(on.pins.read(found))
+
+
+@router.put(
+    "/spillway/conversations/{conversation}/pins", responses=answers("Pins"), openapi_extra=takes("PinRequest", "pins")
+)
+async def change_pins(on: On, view: View, conversation: str, exchange: Public) -> Response:
+    """Replace the pins of a conversation that viewers set; everyone who may read it may do so."""
+    found = view.conversation(conversation)
+    view.viewer.check_reads(found.tenant)
+    texts = (loads_object(await exchange.body(_LONGEST_PINS)) or {}).get("pins")
+    if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise BadRequest('The body must be {"pins": ["…"]}.', param="pins")
+    return as_json(await on.pins.change(found, texts))
 
 
 @router.get("/spillway/outcomes", responses=answers("Outcomes"))

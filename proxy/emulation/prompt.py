@@ -138,12 +138,12 @@ def as_text(messages: Sequence[Message], offer: Offer, *, system: bool = True) -
     if not text:
         return done
     if now and done and _is_users(done[-1]):
-        done[-1] = {**done[-1], "content": _joined(done[-1].get("content"), "\n\n", now)}
+        done[-1] = {**done[-1], "content": extended(done[-1].get("content"), "\n\n", now)}
     elif now:
         text = f"{text}\n\n{now}"
     last = leading_system(done) - 1
     if last >= 0:
-        done[last] = {**done[last], "content": _joined(done[last].get("content"), "\n\n", text)}
+        done[last] = {**done[last], "content": extended(done[last].get("content"), "\n\n", text)}
         return done
     first = None if system else next((i for i, message in enumerate(done) if _is_users(message)), None)
     if first is None:
@@ -177,7 +177,7 @@ def _as_text(message: Message, called: dict[str, tuple[str, str]]) -> Message:
         called[call_id] = name, arguments if names.count(name) > 1 else ""
         written.append(call_text(name, arguments))
     rest = omit(message, "tool_calls")
-    return {**rest, "content": _joined(rest.get("content"), "\n", "\n".join(written))}
+    return {**rest, "content": extended(rest.get("content"), "\n", "\n".join(written))}
 
 
 def _is_users(message: Message) -> bool:
@@ -186,7 +186,7 @@ def _is_users(message: Message) -> bool:
     return message.get("role") == "user" and (content is None or isinstance(content, str | list))
 
 
-def _joined(content: Any, between: str, text: str) -> Any:
+def extended(content: Any, between: str, text: str) -> Any:
     """Append a text to content, with `between` in the middle unless the content already ends with it."""
     if isinstance(content, list) and content:
         return [*content, {"type": "text", "text": between + text}]

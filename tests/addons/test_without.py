@@ -12,17 +12,9 @@ from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
 NAMES = (
-    *(
-        "Commands",
-        "CompactNow",
-        "PromptPrefix",
-        "CacheGaps",
-        "AheadCompactor",
-        "DroppedFields",
-        "RequestHistory",
-        "RequestLog",
-    ),
-    *("Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader", "ToolsOnDemand", "SlotKeeper", ""),
+    *("Pins", "Commands", "CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor", "DroppedFields"),
+    *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
+    *("ToolsOnDemand", "SlotKeeper", ""),
 )
 
 

@@ -29,7 +29,7 @@ OWN = {
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
     "/spillway/summary_model",
     *("/spillway/outcomes", "/spillway/savings", "/spillway/conversations", "/spillway/conversations/{conversation}"),
-    *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact")),
+    *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact", "pins")),
     "/spillway/requests/{name}",
     *("/spillway/requests/{name}/diff", "/spillway/requests/{name}/stop"),
 }
@@ -140,6 +140,8 @@ def test_spillways_own_answers_are_as_described() -> None:
         answered(paths, "/spillway/summary_model", "put", client.put("/spillway/summary_model?model=m").json())
         compacted = client.post(f"/spillway/conversations/{row['id']}/compact")
         answered(paths, "/spillway/conversations/{conversation}/compact", "post", compacted.json())
+        pins = client.put(f"/spillway/conversations/{row['id']}/pins", json={"pins": ["one"]}).json()
+        answered(paths, "/spillway/conversations/{conversation}/pins", "put", pins)
         forgotten = client.delete(f"/spillway/conversations/{row['id']}/summary")
         answered(paths, "/spillway/conversations/{conversation}/summary", "delete", forgotten.json())
         deleted = client.delete(f"/spillway/conversations/{row['id']}")

@@ -260,6 +260,22 @@ def test_a_forgotten_summary_is_not_in_the_next_prompt(visit: Visit, stage: Stag
     assert "the code of forgotten1 is" in stage.forwarded()
 
 
+def test_a_pinned_message_is_in_the_next_prompt_until_it_is_unpinned(visit: Visit, stage: Stage) -> None:
+    talk = stage.compacted("pinned")
+    page = open_talk(visit, "pinned0")
+    page.locator(".turn").first.get_by_role("link").click()
+    page.locator(".change-row.summarised").get_by_text("it replaces").click()
+    page.get_by_role("button", name="Pin message 4").click()
+    expect(page.get_by_role("status")).to_have_text("Pinned: every prompt holds it word for word.")
+    talk.ask()
+    assert "- Remember: the code of pinned1 is" in stage.forwarded()
+    page.get_by_role("link", name="Open the conversation").click()
+    page.get_by_role("button", name="Unpin 1").click()
+    expect(page.get_by_role("heading", name="Pins")).to_have_count(0)
+    talk.ask()
+    assert "- Remember: the code of pinned1 is" not in stage.forwarded()
+
+
 # Models, savings, log
 
 

@@ -120,6 +120,8 @@ class ModelOverrides(ModelSettings):
     tools: bool | None = None
     vision: bool | None = None
     tokenizer: str | None = None
+    pins: tuple[entries.NonBlank, ...] = ()
+    """Texts at the end of every system prompt."""
     continuation: Literal["continue_final_message", "trailing_assistant", "user_turn"] | None = None
 
 

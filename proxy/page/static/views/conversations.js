@@ -158,6 +158,33 @@ function Compact({ row }) {
   </form>`;
 }
 
+/** What every prompt holds word for word; what was pinned here can be taken off. */
+function Pins({ row }) {
+  const path = `conversations/${encodeURIComponent(row.id)}/pins`;
+  const [changes, setChanges] = useState(0);
+  const [failed, setFailed] = useState(null);
+  const { data } = useAsked(() => get(path), [path, changes, row.turns, row.state === "idle"]);
+  const pins = data?.pins ?? [];
+  const remove = async (gone) => {
+    setFailed(null);
+    try {
+      await act("PUT", path, { pins: pins.filter((pin) => !pin.said && pin !== gone).map(({ text }) => text) });
+      announce("Unpinned.");
+      setChanges(changes + 1);
+    } catch (problem) {
+      setFailed(problem);
+    }
+  };
+  if (!pins.length) return null;
+  return html`<section aria-labelledby="pins">
+    <h2 id="pins">Pins</h2>
+    <p class="made">${number(data.tokens)} of at most ${number(data.most)} tokens</p>
+    <ol>${pins.map((pin, place) => html`<li key=${pin.text}><${Text} label=${`Pin ${place + 1}`}>${pin.text}<//>
+      ${pin.said ? html`<p class="made">Set by a message: <code>/unpin ${place + 1}</code> in the chat removes it.</p>` : html`<button class="quiet" aria-label=${`Unpin ${place + 1}`} onClick=${() => remove(pin)}>Unpin</button>`}</li>`)}</ol>
+    <${Problem} error=${failed} />
+  </section>`;
+}
+
 function Block({ block, number: place, several }) {
   return html`<article class="block">
     ${several && html`<h3>Part ${place}</h3>`}
@@ -227,5 +254,6 @@ export function Conversation({ argument: id }) {
     <${Legend} row=${row} />
     <${Timeline} turns=${data?.timeline ?? []} row=${row} />
     <${Summary} row=${row} />
+    <${Pins} row=${row} />
     <${Delete} row=${row} />`;
 }

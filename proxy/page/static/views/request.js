@@ -1,6 +1,6 @@
 // One request: what happened to it, and what was changed of what the client sent.
-import { get } from "../api.js";
-import { useFeed } from "../feed.js";
+import { act, get } from "../api.js";
+import { announce, useFeed } from "../feed.js";
 import { Facts, Heading, Problem, Text, fill, html, moment, number, percent, plural, promptOf, seconds, to, troubled, useAsked, useState } from "../lib.js";
 import { CAUSES, checkpointed, reuse, sentence } from "./timeline.js";
 
@@ -11,7 +11,7 @@ const NOTES = {
   summarised: "replaces earlier messages",
   recalled: "recalled passages in front of the message",
   restored: "completed with what the client had left out",
-  mended: "changed so that the backend accepts it",
+  mended: "changed for the backend, or by pins",
   added: "by Spillway",
   removed: "not forwarded",
 };
@@ -22,44 +22,61 @@ function shown({ what, before, after }) {
   return after ?? before;
 }
 
+/** Pins what a message says in its conversation. */
+function Pin({ path, label, text }) {
+  const [failed, setFailed] = useState(null);
+  const pin = async () => {
+    setFailed(null);
+    try {
+      const { pins } = await get(path);
+      await act("PUT", path, { pins: [...pins.filter(({ said }) => !said).map((each) => each.text), text] });
+      announce("Pinned: every prompt holds it word for word.");
+    } catch (problem) {
+      setFailed(problem);
+    }
+  };
+  return html`<button class="quiet" aria-label=${`Pin ${label}`} onClick=${pin}>Pin</button><${Problem} error=${failed} />`;
+}
+
 /** What a block stands for: asked for when it is opened, for it may be long. */
-function Covered({ path, row }) {
+function Covered({ path, pins, row }) {
   const [open, setOpen] = useState(false);
   const { data, error } = useAsked(() => (open ? get(`${path}/diff`, { full: "true" }) : Promise.resolve(null)), [open]);
   const covered = data?.rows.find(({ forwarded }) => forwarded === row.forwarded)?.covered;
   return html`<details onToggle=${(event) => setOpen(event.target.open)}>
     <summary>${plural(row.sent.length, "message")} it replaces</summary>
     <${Problem} error=${error} />
-    ${covered?.map(({ index, role, text }) => html`<div key=${index}><h4>${index + 1}. ${role}</h4><${Text} label=${`Message ${index + 1}, ${role}`}>${text}<//></div>`)}
+    ${covered?.map(({ index, role, text }) => html`<div key=${index}><h4>${index + 1}. ${role} <${Pin} path=${pins} label=${`message ${index + 1}`} text=${text} /></h4><${Text} label=${`Message ${index + 1}, ${role}`}>${text}<//></div>`)}
   </details>`;
 }
 
 const where = ({ sent }) => (sent.length ? (sent.length > 1 ? `messages ${sent[0] + 1} to ${sent.at(-1) + 1}` : `message ${sent[0] + 1}`) : "");
 
-function Row({ path, row }) {
+function Row({ path, pins, row }) {
   const label = `${row.what}: ${row.role}, ${where(row)}`;
   const earlier = row.before != null && row.after != null && row.before !== row.after;
   return html`<li class=${`change-row ${row.what}`}>
-    <p class="label"><span class=${`kind ${row.what}`}>${row.what}</span> <b>${row.role}</b>${" "}<span class="made">${[where(row), plural(row.tokens, "token"), NOTES[row.what]].filter(Boolean).join(" · ")}</span></p>
+    <p class="label"><span class=${`kind ${row.what}`}>${row.what}</span> <b>${row.role}</b>${" "}<span class="made">${[where(row), plural(row.tokens, "token"), NOTES[row.what]].filter(Boolean).join(" · ")}</span>${" "}${row.before && pins && html`<${Pin} path=${pins} label=${where(row)} text=${row.before} />`}</p>
     <${Text} label=${label}>${row.after == null ? html`<del>${row.before}</del>` : shown(row)}<//>
     ${earlier && html`<details><summary>As the client sent it, ${number(row.before.length)} characters</summary><${Text} label=${`As sent, ${where(row)}`}>${row.before}<//></details>`}
-    ${row.what === "summarised" && html`<${Covered} path=${path} row=${row} />`}
+    ${row.what === "summarised" && html`<${Covered} path=${path} pins=${pins} row=${row} />`}
   </li>`;
 }
 
-const Rows = ({ path, rows }) => html`<ol class="changes">${rows.map((row) => html`<${Row} key=${row.forwarded ?? `sent-${row.sent[0]}`} path=${path} row=${row} />`)}</ol>`;
+const Rows = ({ path, pins, rows }) => html`<ol class="changes">${rows.map((row) => html`<${Row} key=${row.forwarded ?? `sent-${row.sent[0]}`} path=${path} pins=${pins} row=${row} />`)}</ol>`;
 
-function Unchanged({ path, rows }) {
+function Unchanged({ path, pins, rows }) {
   const [open, setOpen] = useState(false);
   const tokens = rows.reduce((sum, row) => sum + (row.tokens ?? 0), 0);
   return html`<details class="unchanged" onToggle=${(event) => setOpen(event.target.open)}>
     <summary>${plural(rows.length, "message")} unchanged, ${number(tokens)} tokens</summary>
-    ${open && html`<${Rows} path=${path} rows=${rows} />`}
+    ${open && html`<${Rows} path=${path} pins=${pins} rows=${rows} />`}
   </details>`;
 }
 
 function Diff({ path, turn }) {
   const none = !turn.attempts && !turn.running;
+  const pins = turn.conversation && `conversations/${encodeURIComponent(turn.conversation)}/pins`;
   const { data, error } = useAsked(async () => (none ? null : get(`${path}/diff`)), [path, turn.running]);
   const [kept, changed] = [true, false].map((is) => (data?.rows ?? []).filter(({ what }) => (what === "kept") === is));
   return html`<section aria-labelledby="diff">
@@ -69,8 +86,8 @@ function Diff({ path, turn }) {
     ${data && html`
       <p class="made">${number(data.tokens.sent)} tokens sent by the client, ${number(data.tokens.forwarded)} forwarded.${data.tools?.changed && ` ${number(data.tools.forwarded)} of ${plural(data.tools.sent, "tool")} forwarded, with shorter descriptions or as text.`}</p>
       ${!changed.length && html`<p class="done">Nothing: it was forwarded as the client sent it.</p>`}
-      <${Rows} path=${path} rows=${changed} />
-      ${kept.length > 0 && html`<${Unchanged} path=${path} rows=${kept} />`}`}
+      <${Rows} path=${path} pins=${pins} rows=${changed} />
+      ${kept.length > 0 && html`<${Unchanged} path=${path} pins=${pins} rows=${kept} />`}`}
   </section>`;
 }
 
