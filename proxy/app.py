@@ -111,14 +111,13 @@ def create_app(
     router = Router(made(settings.backends), default=settings.default_model)
     pipeline, telemetry = _pipeline(settings, router, store, clock, times), Telemetry(clock=time.monotonic)
     counting, metrics = pipeline.counting, Metrics(keyed=bool(settings.api_keys))
-    compact_now, pins = CompactNow(telemetry, pipeline), Pins(store, counting.meter)
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
-    addons = addons_of(pipeline, telemetry, history, metrics, compact_now, pins, store)
+    compact_now, summaries = CompactNow(telemetry, pipeline), ConversationSummaries(history, store, pipeline)
+    pins = Pins(store, counting.meter)
+    addons = addons_of(pipeline, telemetry, history, metrics, (pins, compact_now, summaries), store)
     if (spans := spans or _spans()) is not None:
-        from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
-
-        addons = (*addons, Tracing(spans, router.upstreams))
+        addons = (*addons, _tracing(spans, router))
     telemetry.observers = pipeline.addons.all = addons
     services = Services(
         relay=Relay(pipeline=pipeline, router=router, telemetry=telemetry, manages_all=_manages_all(settings)),
@@ -127,7 +126,7 @@ def create_app(
         access=access,
         readiness=ReadinessProbe(router.upstreams),
         history=history,
-        summaries=ConversationSummaries(history=history, store=store, meter=counting.meter, addons=addons),
+        summaries=summaries,
         compact_now=compact_now,
         pins=pins,
         check_store=store.check,
@@ -200,8 +199,7 @@ def addons_of(
     telemetry: Telemetry,
     history: RequestHistory,
     metrics: Metrics,
-    compact_now: CompactNow,
-    pins: Pins,
+    commanded: Sequence[AddOn],
     store: Store,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
@@ -212,8 +210,7 @@ def addons_of(
         pipeline.counting.meter,
     )
     addons: tuple[AddOn, ...] = (
-        pins,
-        compact_now,
+        *commanded,
         PromptPrefix(meter),
         Archivist(store),
         Recaller(counting, pipeline.router),
@@ -270,6 +267,12 @@ def _pipeline(settings: Settings, router: Router, store: Store, clock: Callable[
         replies=Replies(attempts=attempts, state=state, clock=clock, grace=times.grace, heartbeat=times.heartbeat),
         addons=addons,
     )
+
+
+def _tracing(spans: "TracerProvider", router: Router) -> AddOn:
+    from proxy.addons.tracing import Tracing  # noqa: PLC0415 - an extra, loaded only where it is used
+
+    return Tracing(spans, router.upstreams)
 
 
 def _spans() -> "TracerProvider | None":

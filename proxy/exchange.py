@@ -28,6 +28,9 @@ _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
 class Exchange:
     """A request being answered. Header names are lower case, as ASGI gives them."""
 
+    page: Callable[[], str] = str
+    """Returns the URL of Spillway's page, or an empty text if it takes a key, or is not shown to whoever sent the request."""
+
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]

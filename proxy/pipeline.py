@@ -110,7 +110,9 @@ class Pipeline:
             await addon.before_room(job)
         wanted, outcome = job.request.compaction, job.outcome
         for fields in outcome.each("adopted") if wanted is None else ():
-            await reply.client.notify(shortened_ahead(**fields))
+            page = job.exchange.page()
+            link = page and f"{page}#/r/{job.exchange.id}"
+            await reply.client.notify(shortened_ahead(**fields, link=link))
         await self.counting.refresh(job)
         decision = self.decide(job)
         if isinstance(decision, Compact):

@@ -59,6 +59,7 @@ class Commands(AddOn):
         if job.request.command is None:
             return ""
         name, argument = job.request.command
+        job.outcome.add("commanded", command=name)
         return await self._table[name].answer(job, argument, make_room)
 
 

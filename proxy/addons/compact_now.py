@@ -68,8 +68,7 @@ class CompactNow(AddOn):
             NotFound: its messages are no longer in memory.
         """
         check_idle(conversation)
-        records = reversed(conversation.records)
-        record = next((each for each in records if each.bodies.received and not each.background), None)
+        record = conversation.received()
         if record is None:
             raise NotFound(
                 "The messages of this conversation are no longer in memory: send `/compact` as a message in it, or "

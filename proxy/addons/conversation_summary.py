@@ -1,38 +1,45 @@
-"""What a viewer may do with a conversation's summary: read it, forget it, and delete all that is stored of the conversation."""
+"""What viewers and users may do with a conversation's summary: read and forget it, and export or delete the conversation."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from proxy.addon import AddOn
+from proxy.addon import AddOn, Command
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
 from proxy.addons.pins import owner_of
+from proxy.addons.prompt_diff import parsed_body, shown
 from proxy.addons.sentence import unfit_summaries
-from proxy.core.errors import Conflict, NotFound, StoreUnavailable
+from proxy.compaction.summary import in_words
+from proxy.core.errors import Conflict, NotFound, StoreUnavailable, plural
 from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.marks import APPENDED, CLOSE, EXTRACT, OPEN, carried_rules, is_summary
-from proxy.core.request import Message
-from proxy.net.tasks import spawn
+from proxy.core.request import Message, Request
+from proxy.job import Job
+from proxy.net.tasks import offload_if, spawn
+from proxy.pipeline import Pipeline
 from proxy.store import Store
-from proxy.tokens.meter import Meter
 
 _MOST_VERDICTS = 20
 _LOST = "conversations"
 """Owner of the documents that say what is stored of conversations no longer in memory."""
+_SHOWN, _FORGOTTEN = "In place of the first", "Forgotten: the summary of"
+_NONE = "Nothing was summarised yet: the model reads all messages."
+_ALONE = "Nothing was forgotten: your client no longer sends the messages that this summary replaces."
+"""These and the beginnings before are marks of answers to commands."""
 _NO_CHANGES = "The store accepts no changes at the moment: try again later."
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationSummaries:
+class ConversationSummaries(AddOn):
     """Reads and deletes checkpoints of conversations."""
 
-    history: RequestHistory
-    store: Store
-    meter: Meter
-    addons: Sequence[AddOn]
-
-    def __post_init__(self) -> None:
+    def __init__(self, history: RequestHistory, store: Store, pipeline: Pipeline) -> None:
+        self.history, self.store, self.meter = history, store, pipeline.counting.meter
+        self._addons, self._preparer = pipeline.addons, pipeline.preparer
         self.history.lost = self._remember
+        self.commands = {
+            "/summary": Command(self._show, (_SHOWN, _NONE)),
+            "/uncompact": Command(self._uncompact, (_FORGOTTEN, _NONE, _ALONE)),
+        }
 
     async def read(self, conversation: Conversation) -> dict[str, Any]:
         """Describe the checkpoint with which the next prompt will begin.
@@ -52,9 +59,7 @@ class ConversationSummaries:
         """
         check_idle(conversation)
         current, newest = await self._current(conversation), conversation.newest
-        for addon in self.addons:
-            await addon.forgotten(current.scope, newest.links)
-        await self._drop(current)
+        await self._forget(current, newest.links)
         conversation.checkpoints.pop(current.digest, None)
         previous = await self._find(conversation)
         newest.checkpoint = None if previous is None else describe(previous)
@@ -72,7 +77,7 @@ class ConversationSummaries:
         outcomes = [record.outcome for record in conversation.records]
         links = [*conversation.checkpoints, *(conversation.newest.links if outcomes else ())]
         for scope in conversation.scopes:
-            for addon in self.addons:
+            for addon in self._addons.all:
                 await addon.forgotten(scope, links, outcomes)
             while (found := await self.store.find(scope, links)) is not None:
                 await self._drop(found)
@@ -102,6 +107,42 @@ class ConversationSummaries:
         found.scopes, found.responses = set(place["scopes"]), set(place["responses"])
         found.checkpoints = {bytes.fromhex(each): {} for each in place["links"]}
         return found
+
+    async def export(self, conversation: Conversation) -> str:
+        """Write a conversation as Markdown: what is sent in place of messages, and all messages as far as memory has them."""
+        checkpoint, record = await self._find(conversation), conversation.received()
+        received = b"" if record is None else record.bodies.received
+        body = received.body if isinstance(received, Request) else await parsed_body(received)
+        return await offload_if(True, _as_markdown, conversation.title, body.get("messages") or [], checkpoint)
+
+    # -- commands
+
+    async def _show(self, job: Job, *_: object) -> str:
+        found = job.prompt.checkpoint
+        return f"📄 {_NONE}" if found is None else f"📄 {await offload_if(True, _in_place, found)}"
+
+    async def _uncompact(self, job: Job, *_: object) -> str:
+        found, record = job.prompt.checkpoint, self.history.records.get(job.outcome)
+        if found is None:
+            return f"📄 {_NONE}"
+        if job.prompt.run:
+            return f"⚠️ {_ALONE}"
+        await self._forget(found, job.prompt.links)
+        if record is not None and record.conversation is not None:
+            record.conversation.checkpoints.pop(found.digest, None)
+        await self._preparer.prepare_again(job)
+        now, tokens = job.prompt.checkpoint, job.estimate.tokens
+        instead = (
+            "the messages themselves" if now is None else f"the summary of {plural(now.covered, 'message')} before it"
+        )
+        due = " That is due to be compacted, so your next message has it compacted anew." if job.is_due else ""
+        forgotten = f"{_FORGOTTEN} {plural(found.covered, 'message')}."
+        return f"✅ {forgotten} From your next message on the model reads {instead}, {tokens:,} tokens in all.{due}"
+
+    async def _forget(self, checkpoint: Checkpoint, links: Sequence[bytes]) -> None:
+        for addon in self._addons.all:
+            await addon.forgotten(checkpoint.scope, links)
+        await self._drop(checkpoint)
 
     async def _drop(self, checkpoint: Checkpoint) -> None:
         for digest in (checkpoint.digest, bytes.fromhex(checkpoint.alias)):
@@ -157,6 +198,20 @@ def check_idle(conversation: Conversation) -> None:
     """
     if conversation.running is not None:
         raise Conflict("This conversation has a request in progress: try again when it has ended.", code="busy")
+
+
+def _in_place(found: Checkpoint) -> str:
+    """Say what is sent in place of messages, word for word."""
+    what = {"written": "a summary by a model", "extract": "an extract made by code", None: "a shorter form"}[found.by]
+    figures = f"{plural(found.covered, 'message')} ({found.tokens_before:,} → {found.tokens_after:,} tokens)"
+    return f"{_SHOWN} {figures}, {what}:\n\n{in_words([*filter(is_summary, found.replacement)] or found.replacement)}"
+
+
+def _as_markdown(title: str, messages: Sequence[Message], checkpoint: Checkpoint | None) -> str:
+    """Write messages under their roles, after a quotation of what is sent in place of the first of them."""
+    summary = "" if checkpoint is None else "\n".join(f"> {line}" for line in _in_place(checkpoint).split("\n"))
+    texts = (f"## {str(message.get('role')).capitalize()}\n\n{shown(message, sys.maxsize)}" for message in messages)
+    return "\n\n".join(filter(None, (f"# {title}", summary, *texts))) + "\n"
 
 
 def _blocks(messages: Sequence[Message], count: Callable[[str], int]) -> Iterator[dict[str, Any]]:

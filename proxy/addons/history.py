@@ -158,6 +158,10 @@ class Conversation:
         """The newest request that is being served, if any is."""
         return next((record for record in reversed(self.records) if record.running), None)
 
+    def received(self) -> RequestRecord | None:
+        """Return the newest request whose body memory has, other than background tasks."""
+        return next((each for each in reversed(self.records) if each.bodies.received and not each.background), None)
+
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Remember a checkpoint that was made for it or found."""
         self.checkpoints.pop(checkpoint.digest, None)

@@ -6,8 +6,9 @@ there come those set on the page and, where a client has dropped its oldest mess
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from textwrap import shorten
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -20,9 +21,11 @@ from proxy.addons.history import Conversation
 from proxy.backends.profile import ModelKey
 from proxy.core.errors import BadRequest, Conflict, plural
 from proxy.core.history.marks import defanged
+from proxy.core.jsontext import HEAVY
 from proxy.core.request import Message, text_of
 from proxy.emulation.prompt import extended
 from proxy.job import Job
+from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
 from proxy.store import Store
 from proxy.tokens.meter import Meter
@@ -96,10 +99,9 @@ class Pins(AddOn):
         if pins.all:  # a conversation that goes on finds them under its newest messages, whatever its client drops
             await self._store_pins(job.exchange.tenant, pins)
         overrides = job.settings.matching(job.route.model) if job.settings.models else ()
-        texts = list[str]()
-        for text in (*(text for each in overrides for text in each.pins), *(pin.text for pin in pins.all)):
-            texts += [text] if self._tokens(job.key, [*texts, text]) <= _most(job.window) else []
-        if texts:
+        texts = [*(text for each in overrides for text in each.pins), *(pin.text for pin in pins.all)]
+        costs = await self._costs(job.key, texts) if texts else []
+        if texts := [text for text, used in zip(texts, accumulate(costs), strict=True) if used <= _most(job.window)]:
             job.outcome.add("pinned", pins=len(texts))
             last = dict(prompt.system[-1]) if prompt.system else {"role": "system"}
             last["content"] = extended(last.get("content"), "\n\n", "\n- ".join((HEADING, *map(defanged, texts))))
@@ -109,15 +111,17 @@ class Pins(AddOn):
         for name in pins.names:
             await self._store.put_document(owner_of(tenant), name, {"pins": pins.all})
 
-    def _tokens(self, key: ModelKey, texts: Iterable[str]) -> int:
-        return sum(self._meter.count_text(key, text) for text in texts)
+    async def _costs(self, key: ModelKey, texts: Sequence[str]) -> list[int]:
+        """Count the tokens of each text, in a thread if that may take long."""
+        heavy = sum(map(len, texts)) > HEAVY
+        return await offload_if(heavy, lambda: [self._meter.count_text(key, text) for text in texts])
 
     # -- commands
 
     async def _pin(self, job: Job, text: str, *_: object) -> str:
         pins, most = self._pins[job.outcome], _most(job.window)
         texts = [*(pin.text for pin in pins.all), text or pins.newest]
-        tokens = self._tokens(job.key, texts)
+        tokens = sum(await self._costs(job.key, texts))
         if not texts[-1]:
             return f"⚠️ {_FAILED} write `/pin TEXT`; `/pin` alone pins your last message."
         if tokens > most:
@@ -125,7 +129,7 @@ class Pins(AddOn):
         pins.all.append(Pin(texts[-1], said=True))
         await self._store_pins(job.exchange.tenant, pins)
         bound = f" of at most {most:,}" if job.window else ""
-        return f"📌 {_SET} {plural(tokens, 'token')}{bound}. `/pins` lists, `/unpin {len(texts)}` removes."
+        return f"📌 {_SET} {plural(tokens, 'token', form=',')}{bound}. `/pins` lists, `/unpin {len(texts)}` removes."
 
     async def _list(self, job: Job, *_: object) -> str:
         lines = "".join(f"\n{number}. {pin.text}" for number, pin in enumerate(self._pins[job.outcome].all, 1))
@@ -141,11 +145,11 @@ class Pins(AddOn):
 
     # -- for viewers
 
-    def read(self, conversation: Conversation) -> dict[str, Any]:
+    async def read(self, conversation: Conversation) -> dict[str, Any]:
         """Describe the pins of a conversation."""
         outcome = conversation.newest.outcome
         pins, window = self._pins.get(outcome) or _Pins(), outcome.sent.window
-        tokens = self._tokens(outcome.key, (pin.text for pin in pins.all))
+        tokens = sum(await self._costs(outcome.key, [pin.text for pin in pins.all]))
         return {"pins": [pin._asdict() for pin in pins.all], "tokens": tokens, "most": window and window // SHARE}
 
     async def change(self, conversation: Conversation, texts: Sequence[str]) -> dict[str, Any]:
@@ -161,11 +165,11 @@ class Pins(AddOn):
             raise Conflict("Pins can be set here from the second turn of a conversation on.", code="too_short")
         said = [pin for pin in pins.all if pin.said]
         changed = [*said, *(Pin(text, said=False) for text in texts if text not in (pin.text for pin in said))]
-        if self._tokens(outcome.key, (pin.text for pin in changed)) > _most(outcome.sent.window):
+        if sum(await self._costs(outcome.key, [pin.text for pin in changed])) > _most(outcome.sent.window):
             raise BadRequest("Pins may take an eighth of the window: pin less.", param="pins")
         pins.all = changed
         await self._store_pins(conversation.tenant, pins)
-        return self.read(conversation)
+        return await self.read(conversation)
 
 
 def _shown(messages: Sequence[Message], table: Mapping[str, Command]) -> _Pins:

@@ -81,12 +81,12 @@ def diff_rows(
             "role": str((sent[indexes[0]] if at is None else forwarded[at]).get("role")),
             "sent": indexes,
             "forwarded": at,
-            "before": _shown(sent[indexes[0]]) if indexes and what != "summarised" else None,
-            "after": None if at is None else _shown(forwarded[at]),
+            "before": shown(sent[indexes[0]]) if indexes and what != "summarised" else None,
+            "after": None if at is None else shown(forwarded[at]),
             "tokens": 0 if at is None else round(costs[at]),
         }
         if full and what == "summarised":
-            row["covered"] = [{"index": i, "role": sent[i].get("role"), "text": _shown(sent[i])} for i in indexes]
+            row["covered"] = [{"index": i, "role": sent[i].get("role"), "text": shown(sent[i])} for i in indexes]
         rows.append(row)
     return rows
 
@@ -185,12 +185,12 @@ def _without_block(message: Message) -> Message:
     return {**message, "content": content.partition(RECALLED_END)[2].removeprefix("\n\n")}
 
 
-def _shown(message: Message) -> str:
-    """Return the text of a message and the calls in it, for display."""
+def shown(message: Message, most: int = _LONGEST) -> str:
+    """Return at most so many characters of a message's text and of the calls in it, for display."""
     parts, calls = [text_of(message)], message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function: Any = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             parts.append(f"→ {function.get('name')}({function.get('arguments')})")
     text = "\n".join(filter(None, parts))
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= most else f"{text[:most]}…"

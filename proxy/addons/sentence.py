@@ -62,7 +62,8 @@ def _sent(outcome: Outcome) -> str:
         phrases = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
         return f"{_VERBS[done.kind]} {when}: {', '.join(filter(None, phrases))}."
     if not outcome.counts["sent"]:
-        return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else "Not sent."
+        command = next((f"Answered {each['command']}." for each in outcome.each("commanded")), "Not sent.")
+        return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else command
     how = " with " + " and ".join(_changes(outcome)) if sent.sent_as != "forwarded" else " unchanged"
     return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."
 

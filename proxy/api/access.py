@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
+from functools import partial
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Annotated, Any
@@ -153,8 +154,12 @@ class AccessControl:
                 if any(map(exchange.header, _KEY_HEADERS))
                 else "Spillway needs a key: send `Authorization: Bearer KEY` with one of SPILLWAY_API_KEYS."
             )
-        exchange.authorized = True
+        exchange.authorized, exchange.page = True, partial(self._page, exchange)
         PAYER.set(Payer(exchange.tenant))
+
+    def _page(self, exchange: Exchange) -> str:
+        """Return the URL of the page if whoever sent this request can open it without a key; empty otherwise."""
+        return f"http://{exchange.header(b'host')}/" if self._open_to_viewers and _is_local(exchange) else ""
 
     def find_viewer(self, exchange: Exchange) -> Viewer | None:
         """Return the viewer who sent a request, or None if a key is needed.

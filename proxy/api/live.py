@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from starlette.responses import StreamingResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 
 from proxy import __version__
 from proxy.addons.history_view import HistoryView, RequestFilter
@@ -130,12 +130,22 @@ async def compact(on: On, view: View, conversation: str, exchange: Public) -> Re
     return as_json(await on.compact_now.compact(found, focus.strip()))
 
 
+@router.get("/spillway/conversations/{conversation}/export", response_class=PlainTextResponse)
+async def export(on: On, view: View, conversation: str) -> Response:
+    """Write a conversation as Markdown."""
+    found = view.conversation(conversation)
+    view.viewer.check_reads(found.tenant)
+    return PlainTextResponse(
+        await on.summaries.export(found), media_type="text/markdown", headers={"cache-control": "no-store"}
+    )
+
+
 @router.get("/spillway/conversations/{conversation}/pins", responses=answers("Pins"))
 async def pins(on: On, view: View, conversation: str) -> Response:
     """List the pins of a conversation."""
     found = view.conversation(conversation)
     view.viewer.check_reads(found.tenant)
-    return as_json(on.pins.read(found))
+    return as_json(await on.pins.read(found))
 
 
 @router.put(

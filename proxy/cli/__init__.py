@@ -1,6 +1,6 @@
-"""Command line: `spillway serve`, `check`, `config`, `store`, `launch` and `completion`; and `top`, `tail`, `show`, `replay` and `explain`.
+"""Command line: `spillway serve`, `check`, `config`, `store`, `launch` and `completion`; and `top`, `tail`, `show`, `export`, `replay` and `explain`.
 
-The last four query a running Spillway over HTTP. `launch` runs a program: a coding agent that then talks to Spillway. A finding of
+The last six query a running Spillway over HTTP. `launch` runs a program: a coding agent that then talks to Spillway. A finding of
 `check` is a problem with its cure. The demo is a built-in backend with scripted answers, served if no other is found.
 
 Each command is imported when it is run, so `spillway --help` answers at once, and a command loads nothing that only others need.
@@ -34,6 +34,7 @@ COMMANDS = {
     "top": "list the conversations: windows, speed, compactions (`watch spillway top` follows them)",
     "tail": "print a line for each request that ends; Ctrl-C ends it",
     "show": "print one request or conversation: timeline, difference, summary",
+    "export": "print one conversation as Markdown, with all messages that are in memory",
     "completion": 'print the script with which a shell completes these commands: eval "$(spillway completion bash)" in '
     "~/.bashrc, the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish",
     "replay": "tell of saved conversations (an export of Open WebUI, or requests as JSON Lines) from which turn on a running "
@@ -41,7 +42,7 @@ COMMANDS = {
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }
 """Descriptions of commands, for their help."""
-_LIVE = ("top", "tail", "show", "replay", "explain")
+_LIVE = ("top", "tail", "show", "export", "replay", "explain")
 """Commands that query a running Spillway."""
 _CONFIGURED = ("serve", "check", "config")
 """Commands that take every setting as an option."""
@@ -149,6 +150,7 @@ def _parser(*, takes_settings: bool) -> argparse.ArgumentParser:
     tail.add_argument("-n", "--last", type=int, default=10, metavar="N", help="begin with the last N (default 10)")
     tail.add_argument("--no-follow", action="store_true", help="stop after these")
     named["show"].add_argument("id", help="req_… (x-request-id of an answer), or c_… of a conversation")
+    named["export"].add_argument("id", help="c_… of a conversation; `spillway top` lists them")
     named["explain"].add_argument("file", help="JSON of a request for chat completions; -: standard input")
     named["replay"].add_argument("file", help="the saved conversations; -: standard input")
     named["replay"].add_argument("--model", metavar="ID", help="model to send them to (default: the one they name)")

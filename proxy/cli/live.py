@@ -1,4 +1,4 @@
-"""`spillway top`, `tail`, `show`, `replay` and `explain`: reports of a running Spillway (`docs/api-live.md`).
+"""`spillway top`, `tail`, `show`, `export`, `replay` and `explain`: reports of a running Spillway (`docs/api-live.md`).
 
 Output is coloured in a terminal, plain if piped, and JSON with `--json`.
 """
@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from proxy.cli import CommandError
+from proxy.cli import CommandError, say
 from proxy.cli.launch import url_of
 from proxy.cli.saved import conversations_in
 from proxy.core.errors import plural, printable
@@ -56,7 +56,7 @@ _EVENT = re.compile(rb"event: (\w+)\ndata: (.*)")
 
 
 def run(settings: Settings, args: argparse.Namespace) -> int:
-    """Run one of the five commands.
+    """Run one of these commands.
 
     Raises:
         CommandError: Spillway does not answer, or refuses the request.
@@ -65,10 +65,10 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
     for key in (*settings.admin_keys, *settings.api_keys)[:1]:
         headers["authorization"] = f"Bearer {key}"
     url = (args.url or url_of(settings)).rstrip("/").removesuffix("/v1")
-    command = {"top": _top, "tail": _tail, "show": _show, "replay": _replay, "explain": _explain}[args.command]
+    commands = {"top": _top, "tail": _tail, "show": _show, "export": _export, "replay": _replay, "explain": _explain}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, trust_env=False) as client:
-            command(client, args)
+            commands[args.command](client, args)
     except KeyboardInterrupt:  # the usual way to end `tail`
         pass
     return 0
@@ -218,6 +218,12 @@ def _due(explained: JsonObject) -> bool:
 
 def _overfull(explained: JsonObject) -> bool:
     return bool(explained["window"] and explained["prompt_tokens"] >= explained["window"])
+
+
+def _export(client: httpx.Client, args: argparse.Namespace) -> None:
+    """Print a conversation as Markdown."""
+    with _opened(client, f"/spillway/conversations/{args.id}/export") as answer:
+        say(answer.read().decode().removesuffix("\n"))
 
 
 def _explain(client: httpx.Client, args: argparse.Namespace) -> None:

@@ -69,10 +69,10 @@ def compacted(before: int, after: int, *, omitted: bool = False) -> Notice:
     return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)" if after < before else text)
 
 
-def shortened_ahead(messages: int, summary: str, before: int, after: int) -> Notice:
-    """Return the notice that a history was shortened before its newest turn, shown once."""
+def shortened_ahead(messages: int, summary: str, before: int, after: int, link: str = "") -> Notice:
+    """Return the notice that a history was shortened before its newest turn, shown once; `link` shows how, if not empty."""
     text = f"✅ {plural(messages, 'earlier message')} {'is' if messages == 1 else 'are'} now {_NOW[summary]}"
-    return Notice(f"{text} ({_short(before)} → {_short(after)} tokens)", last=True)
+    return Notice(f"{text} ({_short(before)} → {_short(after)} tokens){link and f': {link}'}", last=True)
 
 
 def summarising(tokens: int) -> str:
@@ -131,7 +131,7 @@ def _pattern() -> re.Pattern[str]:
     ]
     lines = (*notices, _READ, _OMITTED, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
-    figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\))?"
+    figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\)(?::\s+http://[^\s*]+)?)?"
     blank = r"[^\S\r\n]*"
     before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
     details = rf"(?:{blank}\r?\n{blank}>{blank}-[^\r\n]*)*"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from proxy.core.history.marks import OPEN
 from proxy.store.sqlite import SqliteDriver
+from tests.addons.test_pins import at_length
 from tests.addons.watching import code
+from tests.dialects.asking import PATHS, question, read
 from tests.fakes import LlamaCppFake, Question, Reply, qa, summariser
 from tests.fakes.waiting import Gate, wait_until
-from tests.pipeline.talk import MODEL, wait_ahead
+from tests.pipeline.talk import MODEL, summaries, user, wait_ahead
 from tests.pipeline.talk import Talk as Client
 from tests.pipeline.test_verifying import ANSWER, GOOD, forwarded, history
 from tests.proxying import Proxy, running_proxy
@@ -188,3 +191,83 @@ def test_a_summary_that_was_made_ahead_is_forgotten_too() -> None:
         assert row["checkpoint"]
         answer = proxy.client.delete(f"/spillway/conversations/{row['id']}/summary")
         assert answer.json() == {"rejected": True, "summary": None}
+
+
+# What users do with it by messages
+
+
+def said(talk: Client, text: str, path: str = "/v1/chat/completions", *, stream: bool = False) -> str:
+    """Send a message of one's own, which stays in the history with its answer; its text."""
+    talk.messages.append({"role": "user", "content": text})
+    asked = question(path, stream=stream, messages=talk.messages)
+    answer = talk.proxy.client.post(path, json=asked, headers={"authorization": f"Bearer {talk.key}"})
+    told = read(path, answer.content, stream=stream).text
+    talk.messages.append({"role": "assistant", "content": told})
+    return told
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+def test_a_summary_is_shown_and_forgotten_by_messages(path: str, stream: bool) -> None:
+    brain = summariser(qa())
+    with LlamaCppFake([MODEL], brain) as fake, running_proxy(fake, recall="off") as proxy:
+        talk = Client(proxy, turns=7)
+        assert said(talk, "/summary", path, stream=stream) == said(talk, "/uncompact", path, stream=stream)
+        assert talk.messages[-1]["content"].startswith("📄 Nothing was summarised yet: ")
+        before = said(talk, "/compact", path, stream=stream)
+        assert before.startswith("✅ Conversation compacted: ")
+        shown = said(talk, "/summary", path, stream=stream)
+        assert re.match(
+            r"📄 In place of the first \d+ messages \([\d,]+ → [\d,]+ tokens\), a summary by a model:\n\n", shown
+        )
+        assert "Goal and constraints" in shown
+        said(talk, "Go on.", path, stream=stream)
+        assert OPEN in forwarded(fake)
+        undone = said(talk, "/uncompact", path, stream=stream)
+        assert "From your next message on the model reads the messages themselves, " in undone
+        asked = len(fake.chats())
+        said(talk, "And now?", path, stream=stream)
+        assert len(fake.chats()) == asked + 1
+        assert OPEN not in forwarded(fake)
+        assert "about2x3 " in forwarded(fake)
+        assert not any(
+            word in forwarded(fake) for word in ("/summary", "/uncompact", "Forgotten", "In place of the first")
+        )
+
+
+def test_one_who_forgets_a_summary_is_told_that_the_text_is_due_and_what_comes_of_it() -> None:
+    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, recall="off", summary_wait=20.0) as proxy:
+        talk = Client(proxy, turns=10)
+        talk.ask()
+        assert OPEN in forwarded(fake)
+        before = len(fake.chats())
+        assert said(talk, "/uncompact").endswith(" so your next message has it compacted anew.")
+        assert len(fake.chats()) == before
+        said(talk, "And now?")
+        assert summaries(fake)[-1] in fake.chats()[before:]
+        assert OPEN in forwarded(fake)
+
+
+def test_a_summary_of_messages_that_the_client_no_longer_sends_is_not_forgotten() -> None:
+    with LlamaCppFake([MODEL], summariser(at_length)) as fake, running_proxy(fake) as proxy:
+        talk = Client(proxy, turns=0)
+        for number in range(16):
+            said(talk, user(number)["content"])
+            talk.messages[:-14] = []
+        assert said(talk, "/uncompact").startswith("⚠️ Nothing was forgotten: your client no longer sends ")
+        said(talk, "And now?")
+        assert OPEN in forwarded(fake)
+
+
+def test_a_conversation_is_exported_with_what_is_sent_in_place_of_its_messages() -> None:
+    keys: dict[str, Any] = {"api_keys": ("anne-key-12345", "bert-key-12345"), "admin_keys": ("boss-key-12345",)}
+    with talking(ANNE, **keys) as talk:
+        path = f"/spillway/conversations/{talk.id}/export"
+        answer = talk.proxy.client.get(path, headers=ANNE)
+        assert answer.headers["content-type"].startswith("text/markdown")
+        assert re.match(r"# .+\n\n> In place of the first \d+ messages ", answer.text)
+        assert f"> {GOOD.splitlines()[0]}" in answer.text
+        assert all(str(message["content"]) in answer.text for message in talk.messages)
+        assert answer.text.count("\n## User\n") == sum(each["role"] == "user" for each in talk.messages)
+        refused = [talk.proxy.client.get(path, headers=who).status_code for who in (BERT, BOSS)]
+        assert refused == [404, 403]

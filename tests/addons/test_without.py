@@ -12,7 +12,16 @@ from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.proxying import read_stream, running_proxy
 
 NAMES = (
-    *("Pins", "Commands", "CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor", "DroppedFields"),
+    *(
+        "Pins",
+        "ConversationSummaries",
+        "Commands",
+        "CompactNow",
+        "PromptPrefix",
+        "CacheGaps",
+        "AheadCompactor",
+        "DroppedFields",
+    ),
     *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
     *("ToolsOnDemand", "SlotKeeper", ""),
 )

@@ -29,7 +29,7 @@ OWN = {
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
     "/spillway/summary_model",
     *("/spillway/outcomes", "/spillway/savings", "/spillway/conversations", "/spillway/conversations/{conversation}"),
-    *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact", "pins")),
+    *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact", "pins", "export")),
     "/spillway/requests/{name}",
     *("/spillway/requests/{name}/diff", "/spillway/requests/{name}/stop"),
 }
@@ -42,6 +42,7 @@ TYPES: dict[str, Any] = {
     "array": list,
     "null": type(None),
 }
+TEXTS = ("/spillway/live", "/metrics", "/spillway/conversations/{conversation}/export")
 
 
 def strays(value: Any, schema: dict[str, Any], where: str, *, own: bool) -> list[str]:
@@ -91,12 +92,9 @@ def test_every_managed_route_is_described() -> None:
             for method, operation in operations.items():
                 assert operation["summary"].replace(" ", "").isalnum(), path
                 assert all("schema" in each for each in operation.get("parameters", ())), path
-                # Streams, and figures for Prometheus, are text.
+                # Streams, figures for Prometheus and Markdown are text.
                 content = operation["responses"]["200"].get("content", {})
-                assert "schema" in content.get("application/json", {}) or path in ("/spillway/live", "/metrics"), (
-                    method,
-                    path,
-                )
+                assert "schema" in content.get("application/json", {}) or path in TEXTS, (method, path)
         page = proxy.client.get("/docs").text
         assert "openapi.json" in page
         # Nothing of it is loaded from elsewhere.
@@ -128,7 +126,7 @@ def test_spillways_own_answers_are_as_described() -> None:
         proxy.chat(chat, **{"x-request-id": "mine"})
         (row,) = client.get("/spillway/conversations").json()["conversations"]
         values = {"conversation": row["id"], "name": "mine", "model": "m"}
-        for path in OWN - {"/metrics", "/spillway/live", "/api/show", "/spillway/explain", "/spillway/lessons"}:
+        for path in OWN - {*TEXTS, "/api/show", "/spillway/explain", "/spillway/lessons"}:
             if "get" in paths[path] and "responses" not in path:
                 answer = client.get(path.format(**values))
                 assert answer.status_code == 200, (path, answer.text)

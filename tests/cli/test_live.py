@@ -1,4 +1,4 @@
-"""`spillway top`, `tail`, `show` and `explain`, against a Spillway that runs."""
+"""`spillway top`, `tail`, `show`, `export` and `explain`, against a Spillway that runs."""
 
 from __future__ import annotations
 
@@ -158,6 +158,14 @@ def test_one_conversation_has_its_requests(busy: Any, said: Any) -> None:
     assert told["conversation"]["id"] == conversation
     (block,) = told["summary"]["blocks"]
     assert f"\nsummary, {block['by']}, {block['tokens']} tokens:\n{block['text'].strip()}\n" in out
+
+
+def test_one_conversation_is_exported(busy: Any, said: Any) -> None:
+    proxy, _, conversation = busy
+    assert (
+        said(proxy, "export", conversation) == proxy.client.get(f"/spillway/conversations/{conversation}/export").text
+    )
+    assert "There is no conversation" in said(proxy, "export", "c_gone", status=1)
 
 
 def test_what_was_done_to_a_request_is_shown_but_for_what_was_kept(busy: Any, said: Any) -> None:

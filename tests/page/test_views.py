@@ -276,6 +276,17 @@ def test_a_pinned_message_is_in_the_next_prompt_until_it_is_unpinned(visit: Visi
     assert "- Remember: the code of pinned1 is" not in stage.forwarded()
 
 
+def test_a_conversation_is_exported_as_a_file(visit: Visit, stage: Stage) -> None:
+    stage.compacted("exported")
+    page = open_talk(visit, "exported0")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    written = download.value.path().read_text()
+    assert written.startswith("# Remember: the code of exported0 is")
+    assert "Goal and constraints" in written
+    assert "Remember: the code of exported1 is" in written
+
+
 # Models, savings, log
 
 

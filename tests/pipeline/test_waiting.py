@@ -65,11 +65,16 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 
 
-@pytest.mark.parametrize("form", ["auto", "content"])
-def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str) -> None:
-    told = re.compile(r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)")
-    with LlamaCppFake([MODEL], summariser(qa())) as fake, running_proxy(fake, **AUTO, status=(form,)) as proxy:
-        talk = Talk(proxy)
+@pytest.mark.parametrize(("form", "keys"), [("auto", ()), ("content", ()), ("content", ("a-key-12345",))])
+def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str, keys: tuple[str, ...]) -> None:
+    told = re.compile(
+        r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)(: http://\S+/#/r/\w+)?"
+    )
+    with (
+        LlamaCppFake([MODEL], summariser(qa())) as fake,
+        running_proxy(fake, **AUTO, status=(form,), api_keys=keys, allow=("metrics",)) as proxy,
+    ):
+        talk = Talk(proxy, key="a-key-12345")
         talk.ask()
         wait_ahead(proxy, done=1)
         seen = []
@@ -77,8 +82,11 @@ def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str) -> 
             talk.messages.append({"role": "user", "content": "And now?"})
             seen.append(talk.again(stream=True).text)
             talk.messages.append({"role": "assistant", "content": read_stream(seen[-1].encode()).text})
-        assert [bool(told.search(each)) for each in seen] == [True, False]
-        assert not told.search(prompt(fake)), "what the client sends back of it is taken out"
+        first, second = map(told.search, seen)
+        assert second is None
+        assert first is not None
+        assert (first[1] is None) == bool(keys), "the page is open to this machine without keys"
+        assert "earlier messages" not in prompt(fake), "what the client sends back of it is taken out"
 
 
 def test_what_is_told_of_it_is_the_extract_where_the_summary_fails(caplog: pytest.LogCaptureFixture) -> None:

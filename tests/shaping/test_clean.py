@@ -27,7 +27,12 @@ from proxy.shaping.repair import clean_history, without_binary
 from proxy.stream.status import COMPACTING, IN_VAIN, Notice, compacted, quoted, shortened_ahead, strip_status
 from tests.histories import assistant, histories, user
 
-NOTICES = [COMPACTING, shortened_ahead(16, "written", 1_720, 940), compacted(41_234, 987), IN_VAIN]
+NOTICES = [
+    COMPACTING,
+    shortened_ahead(16, "written", 1_720, 940, "http://127.0.0.1:8484/#/r/req_1_a"),
+    compacted(41_234, 987),
+    IN_VAIN,
+]
 
 
 CHANGES: dict[str, Callable[[str], str]] = {

@@ -61,6 +61,9 @@ export async function get(path, query = {}) {
   return (await ask(`/spillway/${path}${told.size ? `?${told}` : ""}`)).json();
 }
 
+/** The text at a path. */
+export const text = async (path) => (await ask(`/spillway/${path}`)).text();
+
 /** Have something done; `fields` are the body, if there is one. */
 export const act = async (method, path, fields) =>
   (await ask(`/spillway/${path}`, { method, ...(fields && { headers: { "content-type": "application/json" }, body: JSON.stringify(fields) }) })).json();

@@ -1,5 +1,5 @@
 // All conversations, one row each, live; and one of them: its window, its summary, its turns.
-import { act, get } from "../api.js";
+import { act, get, text } from "../api.js";
 import { announce, feed, useFeed, useOutcomes } from "../feed.js";
 import { Bar, Facts, Heading, Legend, Problem, Text, clock, html, number, percent, plural, reasonOf, stateName, titleOf, to, troubled, useAsked, useFocus, useState } from "../lib.js";
 import { Timeline } from "./timeline.js";
@@ -130,6 +130,23 @@ function Delete({ row }) {
     <${Problem} error=${failed} />`;
 }
 
+/** Saves all of a conversation that is in memory as a file. */
+function Export({ row }) {
+  const [failed, setFailed] = useState(null);
+  const save = async () => {
+    try {
+      const written = await text(`conversations/${encodeURIComponent(row.id)}/export`);
+      const href = URL.createObjectURL(new Blob([written], { type: "text/markdown" }));
+      Object.assign(document.createElement("a"), { href, download: `${row.id}.md` }).click();
+      URL.revokeObjectURL(href);
+      announce(`${titleOf(row)}: exported`);
+    } catch (problem) {
+      setFailed(problem);
+    }
+  };
+  return html`<p><button class="quiet" onClick=${save}>Export</button></p><${Problem} error=${failed} />`;
+}
+
 /** Compacts now, and shows the tokens before and after. */
 function Compact({ row }) {
   const [focus, setFocus] = useState("");
@@ -255,5 +272,6 @@ export function Conversation({ argument: id }) {
     <${Timeline} turns=${data?.timeline ?? []} row=${row} />
     <${Summary} row=${row} />
     <${Pins} row=${row} />
+    <${Export} row=${row} />
     <${Delete} row=${row} />`;
 }
