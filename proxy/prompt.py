@@ -123,7 +123,7 @@ class Prompt:
     def laid_out(self, history: Sequence[Message]) -> list[Message]:
         """Return the system messages and the history, or one that begins with it, in the order in which they are sent."""
         place = 0 if self.checkpoint is None else self.checkpoint.place
-        return laid_out(self.system, history, place, self.sent)
+        return laid_out(self.system, history, place, self.sent, tools=bool(self.request.body.get("tools")))
 
     @property
     def conversation(self) -> Sequence[Message]:

@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(194, 160),
-    "lines of code": Bound(26_364, 18_500),
-    "Python tokens": Bound(279_351, 175_000),
+    "lines of code": Bound(26_366, 18_500),
+    "Python tokens": Bound(279_388, 175_000),
     "settings": Bound(42, 40),
-    "lines of tests": Bound(58_918, 40_000),
+    "lines of tests": Bound(58_924, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

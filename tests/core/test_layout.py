@@ -72,6 +72,12 @@ def test_rules_are_at_the_end_of_the_system_message(system: str) -> None:
     assert messages[1:] == said("u:task a:Sure. u:q1 a:a1 u:one a:noted u:q2")
 
 
+def test_rules_do_not_have_the_descriptions_of_tools_read_again() -> None:
+    system, ruled, bare = said("s:help"), said("u:task a:r u:q1 a:a1 u:q2"), said("u:task a:1 u:q1 a:a1 u:q2")
+    assert laid_out(system, ruled, 4, said(SENT), tools=True) == [*system, *ruled]
+    assert laid_out(system, bare, 4, said(SENT), tools=True) == laid_out(system, bare, 4, said(SENT))
+
+
 def test_rules_are_a_part_of_their_own_where_the_system_message_has_parts() -> None:
     parts = [{"type": "text", "text": "help"}]
     first = laid_out([{"role": "system", "content": parts}], said("u:task a:r u:q1 a:a1 u:q2"), 4, said(SENT))[0]

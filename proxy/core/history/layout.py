@@ -7,7 +7,8 @@ such as "translate this" must not find it in front of its data. In the middle of
 would not alternate, it stays in front of the tail.
 
 Models find facts in any place. They follow rules after the tail only at the end of the system message (Qwen2.5-Coder-1.5B: 15 of 15
-answers, 1 to 5 elsewhere), so rules go there. That is read again once, when a compaction covers a rule for the first time.
+answers, 1 to 5 elsewhere), so rules go there. All of the prompt is read again then, once, when a compaction covers another rule.
+Where tools are offered that would be their descriptions too, so the summary stays in front of the tail together with its rules.
 """
 
 import re
@@ -27,18 +28,20 @@ _FILLER = 200
 
 
 def laid_out(
-    system: Sequence[Message], history: Sequence[Message], place: int, sent: Sequence[Message]
+    system: Sequence[Message], history: Sequence[Message], place: int, sent: Sequence[Message], *, tools: bool = False
 ) -> list[Message]:
     """Return the messages with the summary in front of the message at `place`, or where it is if roles would not alternate then.
 
     If the summary was the answer to the task, the first sentence of the answer that was `sent` there takes its place: to the
-    backend's cache, that is a deletion too.
+    backend's cache, that is a deletion too. `tools`: whether the request offers any.
     """
     at = next((at for at, message in enumerate(history[:place]) if is_summary(message)), place)
     begins = at + 1 + any(each.get("content") in (BRIDGE, NOTED) for each in history[at + 1 : at + 2])
     if not begins < place < len(history) or not is_user(history[place]):
         return [*system, *history]
     rules = "".join(_RULES.findall(history[at]["content"]))
+    if rules and tools:
+        return [*system, *history]
     *earlier, newest = _RULES.sub("", history[at]["content"]).split(f"{OPEN}\n")[1:]
     head, tail = list(history[:at]), [*chain(*map(_noted, earlier)), *history[begins:place]]
     if bridge_needed(head[-1] if head else None, tail) == "assistant":
