@@ -23,6 +23,9 @@ _NOT_ALPHANUMERIC = bytes(set(range(256)) - set(b"abcdefghijklmnopqrstuvwxyz0123
 class SentRequest:
     """The body of a refused request: backends quote requests in errors, and the client's own words are not evidence."""
 
+    # Backends repeat parameters in validation errors. One request with "temperature": "maximum context length is 1000
+    # tokens" once gave every key a window of 1,000 tokens for an hour at vLLM; llama.cpp repeats
+    # `response_format.type`, Ollama `reasoning_effort`. Users paste errors into conversations, too.
     def __init__(self, body: bytes) -> None:
         self._body = body
 
@@ -65,7 +68,7 @@ def _texts_in(value: Any) -> bytes:
 def error_text(status: int, body: bytes, *, money: bool = False) -> str | None:
     """Return an error's complete text, one `"name": value` per line; JSON inside strings is expanded too.
 
-    None for anything but an error, and for an error unrelated to the request: a key, money, a rate limit. The parts of the
+    None for anything but an error, or for an error about a key, money or a rate limit. The parts of the
     request that a validation error repeats are left out, since a conversation may itself talk about errors.
 
     Args:

@@ -133,6 +133,8 @@ class OpenRouter(Backend):
     @override
     def profile_for(self, body: Mapping[str, Any], profile: ModelProfile) -> ModelProfile:
         """Lower the window to the largest among the providers that the request allows, unless the user has set one."""
+        # The largest, because OpenRouter routes a prompt to a provider that has room for it. With the smallest, a chat
+        # was compacted at 8k where a provider with 131k would have taken it.
         window, providers = profile.window, profile.providers
         if "provider" not in body or window is None or providers is None or window.trust is Trust.USER:
             return profile

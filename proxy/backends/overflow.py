@@ -165,6 +165,9 @@ def credible(overflow: Overflow, *, needed: int, loaded: int | None, held: int) 
         loaded: window that the loaded instance reports now.
         held: most tokens that the backend recently held at once; 0 if unknown.
     """
+    # The order of trust follows from that: a loaded instance is believed over anything that an error says, since errors
+    # may quote any text (see `proxy.backends.errors.SentRequest`), and a wrong window would apply to every client for
+    # an hour.
     window = overflow.window
     if window is None:
         return overflow

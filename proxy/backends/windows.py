@@ -57,6 +57,8 @@ class CutSeen:
 
 def window_cut(seen: CutSeen, before: Iterable[CutSeen], *, loaded: int | None) -> int | None:
     """Return the window in tokens that cut this prompt, if a `loaded` instance reports it or an earlier prompt confirms it."""
+    # A second prompt is required because a single one misled: a bound of the answer that happened to end near a
+    # multiple of 1,024 made a window of 2,048 out of one of 32,768.
     window = window_behind_cut(seen.reported)
     if loaded is not None:
         return loaded if window is not None and window >= loaded else None

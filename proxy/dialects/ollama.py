@@ -1,4 +1,6 @@
-"""Ollama's `/api/chat` for its clients, in front of any backend: answers are written as one JSON object a line, or as one in all.
+"""Ollama's `/api/chat` for its clients, in front of any backend.
+
+A streamed answer is written as JSON objects, one per line; any other answer is a single object.
 
 Fields: Ollama's API reference (docs/api.md, 0.14) and PyPI `ollama` 0.6.3, `_types.py`.
 """

@@ -118,7 +118,7 @@ def _base64_in(url: str) -> str:
 
 
 class LineReader:
-    """Translates the lines of one answer as they come, in linear time however small the pieces are."""
+    """Translator of the lines of one answer as they arrive, in linear time however small the pieces are."""
 
     def __init__(self, answer_id: str, *, usage: bool) -> None:
         """Begin an answer with this id; `usage`: its stream ends with a chunk of usage."""

@@ -38,10 +38,11 @@ class ContentBlock:
 
 
 class Translator(Writer):
-    """Writes one answer as a beginning, blocks that are opened, grow and are closed one after another, and an end.
+    """Writer of one answer as a beginning, blocks that are opened, grow and are closed one after another, and an end.
 
-    Blocks do not interleave: the first call is written as it comes, and everything that comes beside or after it at the end.
-    The finish reason and the usage wait for the end too, because backends report them separately.
+    Blocks do not interleave: the first call is written as it arrives, and everything that arrives between or after its
+    pieces is written at the end. The finish reason and the usage wait for the end too, because backends report them
+    separately.
     """
 
     media_type = "text/event-stream; charset=utf-8"

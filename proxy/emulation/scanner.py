@@ -27,6 +27,7 @@ _CONTEXT = 100
 """Characters before undecided text that are kept for the forms' look-behinds."""
 _LONGEST = 262_144
 """Characters above which a call is text."""
+# Each opening used to be tried by every form: a piece of 100 kB of brackets took a second on a busy machine.
 _MOST_OPENINGS = 1_000
 """Possible openings that are examined in one piece; the rest of a piece with more of them is text. Each takes 10 µs."""
 _LONGEST_OPENING = 512
@@ -117,7 +118,7 @@ class CallScanner:
         return self._read()
 
     def close(self, *, cut: bool = False) -> list[forms.CallSpan]:
-        """End the answer and return the remaining spans. `cut`: it ended for want of room, so nothing is completed."""
+        """End the answer and return the remaining spans. `cut`: a token limit ended it, so no call is completed."""
         self._ended, self._cut = True, cut
         found = self._read()
         if self.behind_call:

@@ -114,7 +114,7 @@ def read_json(text: str, *, cut: bool = False) -> tuple[Any, bool]:
     """Return the value of JSON text, and whether it was repaired. `cut`: the text may end before the value does.
 
     Raises:
-        Unreadable: it has no value, or none that is safe to guess.
+        Unreadable: the text has no value, or guessing one would not be safe.
     """
     for strict in (True, False):  # a raw line break in a string is the commonest mistake, and the cheapest to read
         try:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 COOL_DOWN = 1.0
 """Seconds before a backend is asked again after it failed to answer, or if its answer has to be fresh."""
 PATIENCE = 0.5
-"""Seconds that a request waits for an update of known facts: long enough for any healthy backend."""
+"""Seconds that a request waits for an update of known facts: not 0, because a model may have a smaller window now."""
 FIXED_FACTOR = 10
 """Factor by which a profile is cached for longer if windows cannot change while the server runs."""
 MOST_MODELS = 256
@@ -35,7 +35,7 @@ MOST_SEEN = 8
 HELD_FOR = 300.0
 """Seconds for which the window is taken to be at least as large as the last answer, whatever an error says."""
 _ENDED_FAR = 0.7
-"""Share of the window below which no answer ends for want of room; Spillway's own bounds are never so low."""
+"""Share of the window below which no answer ends for lack of room; Spillway's own bounds are never so low."""
 
 
 class Prober:
@@ -94,7 +94,7 @@ class Prober:
         """Return the listed models with all known facts about each; the last good list while the backend does not answer."""
         merged = list[Listed]()
         for each in await self.listed():
-            await asyncio.sleep(0)  # thousands of models would hold the loop for a quarter of a second
+            await asyncio.sleep(0)  # thousands of models took a quarter of a second of the event loop
             merged.append(replace(each, profile=self.known(each.id).listed(each.profile)))
         return merged
 
@@ -301,7 +301,7 @@ class KnownModel:
     def answered(self, tokens: int, *, ended: bool = False) -> int | None:
         """Record that the backend held this number of tokens at once; return the learned window that this disproves, or None.
 
-        A contradicted window of the backend's own report is read again, once. `ended`: the answer ended for want of room.
+        A contradicted window of the backend's own report is read again, once. `ended`: it ended for lack of room.
         """
         if tokens >= self.held:
             self._held = tokens, self._clock() + HELD_FOR

@@ -25,6 +25,8 @@ _running: set[asyncio.Task[Any]] = set()
 
 MOST_SECONDS: Final = 60.0
 """Seconds of processor time in threads that one request may take; four megabytes of history take fifteen."""
+# Two histories of 1 MB once held both threads there were, and another client's ordinary chat waited until they were
+# done. So long work never has all threads, and turns go by credential.
 _LONG, _LONG_AT_ONCE = 1.0, 2
 """Seconds after which a request counts as long, and number of long ones that may compute at once; a third thread serves others."""
 _SLICE = 0.05

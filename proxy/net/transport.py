@@ -28,12 +28,16 @@ from proxy.net.headers import VISITED, visited
 
 _log = logging.getLogger("spillway")
 
+# Connections are reused because opening one for each POST took a third of the time of sending a short request. Longer
+# than a second is not safe: the server may be closing the connection just then.
 KEEP_ALIVE = 1.0
 """Seconds for which an idle connection is reused: less than the 2 s of gunicorn and the 5 s of uvicorn, Node and llama-server."""
 PIECE = 512 * 1024
 """Bytes of a request body written at a time; aiohttp objects to 1 MiB and more."""
 HEADER_BYTES = 65_536
 """Longest header of a response, in bytes; some gateways exceed aiohttp's own limit of 8 kB."""
+# Each busy stream used to be read as far as it had come, up to 128 KiB at a time: among 400 of them, a new stream's
+# first byte took 0.1 to 11 s. With 8 KiB it takes 0.1 to 3 s, and the busy ones together are read faster.
 TURN_BYTES = 8192
 """Bytes of a response that are read in one turn: small enough that hundreds of busy streams let a new one in within a second."""
 NO_HOST = "there is no host "
@@ -76,6 +80,8 @@ class HttpTransport(httpx.AsyncBaseTransport):
         SettingError: the file of certificates that the environment names can't be used.
     """
 
+    # Directly on aiohttp: httpx-aiohttp costs 0.1 ms more per request, and its errors would have to be translated all
+    # the same. A client of our own, with parser and pool, saved 0.05 ms over aiohttp for 1,900 lines.
     def __init__(
         self,
         *,
@@ -245,6 +251,7 @@ class _Connection(ResponseHandler):
     @override
     def connection_lost(self, exc: BaseException | None) -> None:
         """Read what the server has sent before closing: a failed write would end the connection with the response unread."""
+        # Without this, a backend's 413 reached the client as 502 in about one of ten tries on a busy machine.
         transport = self.transport
         if transport is not None and isinstance(exc, OSError) and transport.get_extra_info("ssl_object") is None:
             with suppress(OSError):

@@ -240,6 +240,7 @@ def open_store(url: str, limits: StoreLimits) -> Store:
     Raises:
         SettingError: the scheme is unknown, the file cannot be written, the address is malformed, or the client library is missing.
     """
+    # `memory://` is SQLite without a file: a driver made of dictionaries needed its own eviction, expiry and values.
     scheme = url.split("://", 1)[0]
     driver: Driver
     try:

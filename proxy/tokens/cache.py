@@ -23,6 +23,8 @@ class CacheMemory:
     So each cache may use the room that the others leave, and a flood in one does not displace values of the others.
     """
 
+    # One limit for all, because seven caches with limits of their own added up to far more than anybody had set: 15
+    # minutes of mixed load took the process from 77 to 386 MiB. With one limit the same load levels off at 272.
     def __init__(self, limit: int) -> None:
         self.limit, self.size = limit, 0
         self.lock = RLock()
@@ -83,9 +85,9 @@ class Cache(Generic[K, V]):
 
 
 class Shares(Generic[K, V]):
-    """Limited number of values, each owned by the credential that stored it. Beyond the limit, the largest owner's oldest goes.
+    """Limited number of values, each owned by the credential that stored it.
 
-    So nobody displaces the values of others who hold no more than an equal share. For one thread.
+    Beyond the limit, the owner with the most values loses its oldest. So nobody displaces the values of others who have no more than an equal share. For one thread.
     """
 
     def __init__(self, most: int) -> None:

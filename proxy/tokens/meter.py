@@ -34,6 +34,8 @@ _Part: TypeAlias = tuple[bytes, Callable[[Any], Vector], Any]
 
 def digest_of(message: Any) -> bytes:
     """Return the digest of a message (any parsed JSON), without marks that only say where a cache may end."""
+    # Every history is hashed anew with each request. A cache that recognised histories by comparison saved little: 0.2
+    # instead of 0.8 ms for 400 kB, for 167 lines and a copy of each parsed history.
     if (
         type(message) is dict
         and len(message) == 2
@@ -57,7 +59,7 @@ class Anchor:
     system: Vector
     """Count of the system messages at the time of the report; they may have changed since."""
     requested: bool
-    """Whether the backend counted on request, rather than reporting usage with an answer."""
+    """Whether the backend counted on request, instead of reporting usage with an answer."""
 
 
 class Meter:
@@ -139,8 +141,8 @@ class Meter:
     def count_text(self, key: ModelKey, text: str, *, cautious: bool = False) -> int:
         """Count the tokens of a piece of text, at least 1 unless it is empty. Not cached.
 
-        `cautious`: at least as many as the vocabulary that counts for the model has for it, whatever ratio was learned of
-        prompts: an answer that is counted too low outgrows its window before it is paused.
+        `cautious`: never count fewer than the vocabulary itself does, even if a lower ratio was learned from prompts:
+        an answer that is counted too low outgrows its window before it is paused.
         """
         if not text:
             return 0
@@ -158,7 +160,7 @@ class Meter:
         Args:
             estimate: result of `measure` for the body that was sent.
             prompt_tokens: tokens of the whole prompt, the cached part included.
-            window: context window in tokens as reported by the backend, if it is; helps to detect a silent cut.
+            window: context window in tokens as reported by the backend, or None; it helps to detect a silent cut.
             may_cut: whether the backend is one that silently cuts prompts.
         """
         model = self.model(estimate.key)

@@ -232,6 +232,9 @@ def _believable(expected: Expectation, reported: int) -> bool:
     gate or the margin of the predicted increment, or if it has most of the prompt. A report is not believed if it falls
     although the prompt grew, or if it is closer to the new part than to the whole: then the rest was cached and not reported.
     """
+    # Three reports that were believed once: 22,500 tokens for `hi` in a window of 16,384, after which every key's `hi`
+    # was refused; the uncached part alone, which taught half of the true ratio; a total that fell although the prompt
+    # had grown.
     grown, predicted, margin = reported - expected.anchor, expected.predicted, expected.margin
     if grown >= predicted - SLACK:
         return grown <= HIGHEST * max(0.0, predicted + margin) + HIDDEN

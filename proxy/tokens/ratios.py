@@ -22,8 +22,12 @@ EMPTY: Vector = (0,) * SIZE
 
 _LEADS = ((0x30, 0x39), (0xC2, 0xCB), (0xCC, 0xD4), (0xD5, 0xDF), (0xE0, 0xE1), (0xE2, 0xE2), (0xE3, 0xE9), (0xEA, 0xED), (0xEE, 0xF4))  # fmt: skip
 """Range of first UTF-8 bytes of the characters of each script but ASCII."""
+# Coarse on purpose: these figures only distribute a known count over the scripts of a text.
 _TOKENS = (0.4, 3.0, 0.5, 0.7, 1.0, 1.0, 1.0, 1.0, 2.0)
 """Approximate tokens per character of each script. An accented Latin letter counts for its whole word, hence 3."""
+# GPT-2's vocabulary takes each space for a token, so code needs twice as many tokens as prose. A single ratio swung
+# between the two: growing chats were off by 2.5 %, and the upper bound covered 68 % of the prompts. With a ratio for
+# indentation it is 0.6 % and 96 %.
 _INDENT = 1.0
 """Approximate tokens for each pair of spaces: indented code has a ratio of its own."""
 _CLASSES = bytes(next((n for n, (a, b) in enumerate(_LEADS, 1) if a <= byte <= b), 0) for byte in range(256))
@@ -38,6 +42,8 @@ _LOWEST = 0.2
 """Lowest ratio of a script."""
 _NOISE = 0.02
 """Smallest relative error assumed beyond what the ratios explain."""
+# Without it, one small report settled too much: a title's short prompt set the ratio of a whole model, and the next
+# long chat counted a fifth too low.
 _UNKNOWN_NOISE = 0.1
 """The same for an unknown model, whose texts differ in their ratios, so that one says little about the next."""
 _MEMORY = 0.25
@@ -78,6 +84,9 @@ class Ratios:
         doubt: factor on their usual standard deviations.
     """
 
+    # Recursive least squares over 31 features, with a covariance matrix, were no better: a growing chat was off by 0.35
+    # % on average instead of 0.40, a cold one by 4.5 instead of 4.6. Ten families, five of them unknown, were measured
+    # with the models' own tokenizers.
     def __init__(self, ratios: Sequence[float] = SAME, *, doubt: float = 1.0) -> None:
         deviations = (*(doubt * each for each in _GUESSED), *(deviation for _, deviation in _TEMPLATE))
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]

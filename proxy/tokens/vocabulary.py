@@ -105,7 +105,8 @@ def sentencepiece(name: str) -> Vocabulary:
         ranks.setdefault(token, len(ranks))
     tokenizer = Tokenizer(models.BPE(ranks, merges, fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)])
-    # No piece goes on behind a space, so that words may be merged one by one, and remembered.
+    # No piece contains a space after another character, so words can be merged one by one, and the library can cache
+    # them.
     words = Regex(f"{_SPACE}*[^{_SPACE}]+|{_SPACE}+")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(words, "isolated")
     return Tokenizers(name, tokenizer)
@@ -175,11 +176,11 @@ class Library:
         self.failures: dict[str, str] = {}
 
     def get(self, name: str) -> Vocabulary | None:
-        """The vocabulary, if it is in memory."""
+        """Return the vocabulary, or None if it is not in memory."""
         return self._loaded.get(name)
 
     async def load(self, name: str, load: Callable[[], Vocabulary]) -> Vocabulary | None:
-        """Load a vocabulary in a thread, one at a time; None when it can't be loaded."""
+        """Load a vocabulary in a thread, one at a time; return None if it cannot be loaded."""
         async with self._loading:
             if name not in self._loaded and name not in self.failures:
                 try:

@@ -30,11 +30,14 @@ _EMPTY: tuple[Any, ...] = (None, "", [])
 """Values of a delta's fields that carry nothing."""
 _OF_CALL = frozenset({"index", "id", "type", "function"})
 _COUNTS = ("usage", "timings")
-"""Fields of a chunk that are about the whole of it, so they must not be repeated when it is split."""
+"""Fields that describe the chunk as a whole, so only one part keeps them when a chunk is split."""
 
 
 def read_frame(frame: bytes) -> Piece:
-    """Read a complete frame of a stream; anything but a part of an answer or an error is an empty piece."""
+    """Read a complete frame of a stream.
+
+    A frame that is neither part of an answer nor an error becomes an empty piece.
+    """
     data = sse.data_of(frame)
     if not data:
         # Drop a frame with a name or an id but no data: OpenAI's SDK takes it for an event, and fails to parse its JSON.
@@ -96,7 +99,7 @@ def _unprivileged(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_torn(frame: bytes) -> bool:
-    """Return whether the last frame of a stream was cut off in the middle of its JSON, or before it."""
+    """Return whether a stream's last frame was cut off in the middle of its JSON, or before its data."""
     if sse.is_closed(frame):
         return False
     data = sse.data_of(frame)
@@ -201,7 +204,7 @@ def read_completion(body: bytes) -> Completion | None:
 
 
 def completion_of(text: str, identity: Identity, finish: str | None = "stop") -> Completion:
-    """Build an answer with this text; without a finish reason it is one still to be written."""
+    """Build an answer with this text. Without a finish reason, the answer is one that is still being written."""
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
     head = {"id": identity.id, "object": "chat.completion", "created": identity.created, "model": identity.model}
     completion = read_completion(dumps({**head, "choices": [choice]}))
@@ -244,14 +247,14 @@ def _parts(piece: Piece) -> list[Piece]:
 
 
 class ChatWriter(Writer):
-    """Writes chunks. It has no state: a chunk depends neither on earlier ones nor on the request."""
+    """Writer of chunks. It has no state: a chunk depends neither on earlier ones nor on the request."""
 
     media_type = "text/event-stream; charset=utf-8"
     native = True
 
     @override
     def relay(self, piece: Piece, identity: Identity | None, *, role_sent: bool) -> bytes:
-        """Write a piece as it came, or under an identity; the first choice's role is left out if it was sent already."""
+        """Write a piece unchanged, or under an identity; the role of the first choice is left out if it was sent already."""
         if piece.form is None or (identity is None and piece.frame):
             return piece.frame
         chunk = piece.form[0] if piece.frame else _chunk(piece)
@@ -346,7 +349,7 @@ def _chunk(piece: Piece) -> dict[str, Any]:
 
 
 def _delta(piece: Piece) -> dict[str, Any]:
-    """Return the delta as it came, but with the piece's text, reasoning and calls."""
+    """Return the delta as received, but with the piece's text, reasoning and calls."""
     delta = dict_in(piece.form[1], "delta")
     if piece.frame:
         return delta

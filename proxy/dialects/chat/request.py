@@ -163,9 +163,10 @@ def summarising(
 
 
 def reading_only(body: Mapping[str, Any], messages: Sequence[Message]) -> bytes:
-    """Return the body of a request that only has these messages read, with an answer of one token, which all backends allow.
+    """Return the body of a request that makes the backend read these messages, with an answer of one token.
 
-    (llama.cpp b11549 generates one even if asked for none.) It is streamed for the same reason as a summary.
+    (All backends allow one; llama.cpp b11549 generates one even if asked for none.) It is streamed for the same reason
+    as a summary.
     """
     rest = omit(body, *_NOT_FOR_SUMMARIES)
     return dumps({**rest, "messages": list(messages), "max_tokens": 1, "stream": True})
