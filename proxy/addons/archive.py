@@ -42,6 +42,7 @@ _SHORT = 64
 """Most characters of another field that is archived with a message: it may be a name or a time."""
 _TELLING = 100
 """Characters that two histories must share at least: less is said in many chats."""
+# Unnamed chats with three messages in common were taken for each other, hence the further conditions in `_best`.
 RUN = 3
 """Messages in a row that must match for an unnamed history to continue an archive."""
 _POINTERS, _NEAR = 256, 8
@@ -114,7 +115,7 @@ class Archivist(AddOn):
 
     @override
     def after_answer(self, job: Job) -> None:
-        """Let go of the messages, and remember where they are archived."""
+        """Release the messages, and remember where they are archived."""
         if (archive := self._archives.get(job.outcome)) is not None:
             self._archives[job.outcome] = replace(archive, entries=())
 
@@ -126,7 +127,10 @@ class Archivist(AddOn):
                 await self._store.drop_document(archive.owner, name)
 
     async def _found(self, job: Job) -> _Archive | None:
-        """Find the archive that a request continues, or begin one; None: nothing to archive, an unhealthy store, or doubt."""
+        """Find the archive that a request continues, or begin one.
+
+        Returns None if there is nothing to archive, the store is unhealthy, or two archives match equally well.
+        """
         named = conversation_of(job.exchange, job.request)
         # A cache key may be shared by all conversations of a client, so it does not identify one.
         exact = bool(named) and not job.request.conversation

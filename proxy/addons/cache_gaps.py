@@ -1,8 +1,9 @@
-"""Gaps in llama.cpp's cache: what follows a part that was taken out of a prompt is moved up, and not read again.
+"""Gaps in llama.cpp's cache: the server moves up what follows a part that was taken out, instead of reading it again.
 
-Behind the common beginning, the server looks for the prompt's next tokens further on in its cache, if the request has
-`n_cache_reuse` (b11549; older builds ignore the field). So leaving out costs nothing. What was read behind the gap still reflects
-what stood there: with attention alone the probabilities hardly change, but a recurrent state would go on remembering it.
+After the common beginning, the server looks for the prompt's next tokens further on in its cache if the request has
+`n_cache_reuse` (b11549; older builds ignore the field). So leaving text out costs nothing. What was read after the gap
+still reflects the text that was there: with attention alone the probabilities hardly change, but a recurrent state
+would go on remembering it.
 """
 
 from typing_extensions import override
@@ -14,20 +15,23 @@ from proxy.job import Job
 from proxy.tokens.cache import Cache, CacheMemory
 
 _REUSE = "n_cache_reuse"
+# Measured with SmolLM2 in a window of 1,024: turns after a recalled block read 57 instead of 109 tokens, 160 instead of
+# 211 and 44 instead of 108, and a client that leaves out its oldest messages has 1 token read instead of 500. Other
+# values were not measured.
 _RUN = 32
 """Fewest tokens in a row worth moving: shorter runs, such as a template's marks, may be of other messages."""
 
 
 class CacheGaps(AddOn):
-    """Has the server close gaps between prompts that it reads one after the other, if most of their messages are the same."""
+    """Makes the server close gaps between consecutive prompts that have most of their messages in common."""
 
     def __init__(self, memory: CacheMemory) -> None:
         self._newest = Cache[ModelKey, tuple[str, frozenset[bytes], bool]](memory)
-        """Scope and client's messages of the prompt that each model read last, and whether they were sent as they came."""
+        """Scope and client's messages of the prompt that each model read last, and whether they were sent unchanged."""
 
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
-        """Ask for it, unless the client or the settings say otherwise, or another conversation's prompt was read last."""
+        """Request it, unless the client or a setting decides otherwise, or another conversation's prompt was read last."""
         prompt, kept = job.prompt, job.profile.rolls_back
         if job.known_backend.kind != "llamacpp" or kept is None or not kept.value:
             return
@@ -38,7 +42,7 @@ class CacheGaps(AddOn):
         if beside is not None:
             return
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
-        # Where a client's prompt only grows there is no gap, and it passes byte for byte.
+        # A client's prompt that only grew has no gap, so it can still be forwarded byte for byte.
         gap = before - now or not (same_bytes and prompt.untouched)
         if same and gap and job.settings.stabilise and _REUSE not in prompt.request.body:
             prompt.fields[_REUSE] = _RUN

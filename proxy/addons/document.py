@@ -48,8 +48,10 @@ MOST_REQUESTS = 32
 """Most requests for reading a document, not counting retries: about 20 windows of text."""
 _FAILED = 1 / 4
 """Share of the parts so far that may fail, each twice, before the reading is given up."""
+# Two failures at the start end it after 4 requests instead of 8.
 _TRIED = 4
 """Fewest parts of which the share is taken, if there are as many: one bad page does not end the reading, two at the start do."""
+# Other limits stay the same, so a book of 110,000 tokens takes 26 parts instead of 11 in a window of 12,288.
 _PART = 1_000
 """Tokens of a part, unless that makes too many parts: in 700, Qwen2.5-Coder-1.5B found 2 of 2 facts, in 2,500 only 1."""
 _NOTES = 0.9
@@ -66,6 +68,7 @@ _INSTRUCTION = """Between the marks stands part {part} of {parts} of a text that
 {question}
 
 Of all that bears on it, leave out nothing. Write in the language of the request, and call no tools."""
+# With an earlier wording of it, Qwen2.5-Coder-1.5B wrote "nothing" on long parts of a novel when asked to list its people.
 _NOTHING = " Only if this part has nothing to do with it, write: nothing."
 """Not added if every part has something to report, as for a summary: a small model takes such a way out at once."""
 _HEAD = (
@@ -271,6 +274,8 @@ class DocumentReader(AddOn):
         A piece that fails is read again in halves: it was too long, or the model would lose its way in it again. If that fails
         too, the beginning of the piece takes the place of its notes.
         """
+        # In halves, because the same words again fail again: a server refuses the same length, and a model at
+        # temperature 0 loses its way at the same place.
         tokens = max(SMALLEST, min(by.tokens, int(room / len(pieces))))
         failed, cost = 0, partial(self._meter.costs, job.key)
         notes = list[str]()

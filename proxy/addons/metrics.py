@@ -30,6 +30,7 @@ _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+# Otherwise one client could use up the series of all others with model names that it makes up.
 _MOST_MODELS, _MOST_OF_ONE = 256, 32
 """Most unlisted models with series of their own, in all and of one credential; all others are counted together."""
 _OTHER = "other"
@@ -131,7 +132,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
 )  # fmt: skip
 """Counters: name, help text, labels besides backend and model, and the numbers added at the end of each outcome.
 
-The name of an event stands for the number of such events, by those of their fields that are named as the labels are.
+The name of an event counts such events, by those of their fields that are named like the labels.
 """
 HISTOGRAMS: tuple[tuple[str, str, tuple[str, ...], tuple[float, ...], Sampler], ...] = (
     ("fill_ratio", "Tokens of prompts as a fraction of the window, or of the fullest attempt that was paused.", (), _FILLS, _one(lambda o: o.fill if o.cause is None else None)),

@@ -55,10 +55,14 @@ _TURN = 200
 """Bytes of a decision for a turn, besides its block."""
 _MANY = 4000
 """Passages above which they are ranked in a thread: ranking takes about a millisecond per thousand."""
+# In a window of 2,048 tokens with short answers, passages of 560 tokens were read on turns that otherwise read 90.
 SECONDS = 2.0
 """Most seconds that a backend may spend reading a turn's recalled passages, where only reading time matters (not hosted)."""
 _LEAST = 128
 """Tokens that may be recalled however slow a backend is."""
+# With blocks that stayed more readily, the next compaction came a turn earlier, which cost more than removing them. In
+# chats with answers of 500 tokens (window 4,096) this factor and a wider goal brought 21.8 compactions per 100 turns
+# down to 19.8.
 _WORTH = 4
 """Factor by which the tokens after a block must exceed its own for the block to stay when its turn is over."""
 _FEWEST, _FEW = 2, 6
@@ -73,7 +77,7 @@ _MARKS = 48
 
 @dataclass(slots=True)
 class _Turn:
-    """Decision for a turn, valid under one checkpoint: the block, if any, and once the turn is over whether it stays."""
+    """Decision for a turn, valid under one checkpoint: the block, if any, and whether it stays once the turn is over."""
 
     checkpoint: bytes | None
     block: Block | None
@@ -133,7 +137,7 @@ class Recaller(AddOn):
         is taken out if the next step would need a compaction anyway.
         """
         prompt, recalled = job.prompt, job.prompt.recalled
-        # If cramped, a compaction makes room for the passages that were left out.
+        # If cramped, a compaction makes room for passages that were left out.
         block = None if recalled.cramped else recalled.newest
         if refused and recalled.blocks:
             await self._insert(job, NOTHING)

@@ -1,8 +1,9 @@
-"""Slots of llama.cpp's llama-server: keep each conversation in its own slot, and save and restore slots that give way.
+"""Slots of llama.cpp's llama-server: one for each conversation, saved before another takes it, and restored later.
 
-This needs a server started with `--slot-save-path`; otherwise the server chooses slots. A server that also keeps prompts in memory
-(`--cache-ram`) looks there before it reads into the named slot, unless that slot is empty (measured, b11549). The server cannot
-delete files, so a bounded set of file names is reused, and purged files are overwritten with an empty slot.
+This needs a server started with `--slot-save-path`; otherwise the server chooses slots. A server that also keeps
+prompts in memory (`--cache-ram`) looks there before it reads into the named slot, unless that slot is empty (measured,
+b11549). The server cannot delete files, so a bounded set of file names is reused, and purged files are overwritten with
+an empty slot.
 """
 
 import asyncio

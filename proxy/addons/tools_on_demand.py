@@ -260,6 +260,8 @@ def _finder(name: str, forms: Mapping[str, Any], room: int) -> dict[str, Any]:
 
     Where there are many tools, lines are names alone, in at most twice as many characters; tools left out can be found by words.
     """
+    # Names alone of 500 tools filled half of a window of 8k. A name whose description had no room used to end in an
+    # ellipsis, as if the name itself went on.
     width, lines, spent = room // len(forms), [_ABOUT], 0
     for number, (each, form) in enumerate(forms.items()):
         line = _line(each, form["function"].get("description"), width)

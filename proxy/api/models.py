@@ -31,6 +31,7 @@ ANTHROPIC = "anthropic-version"
 """Header that all clients of Anthropic's API send, and no others."""
 _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 """Beginning of the user agent of Claude Code (2.1): `cli` when it sends messages, `code` when it lists models."""
+# `GET /api/tags` once asked an Ollama with 120 models 120 questions at the same time.
 PROBED = 24
 """Most models of one backend that are probed one by one for the list; long lists, as hosted backends have, describe models themselves."""
 

@@ -1,4 +1,4 @@
-"""`spillway config`: prints the settings in force, each with where it comes from."""
+"""`spillway config`: prints the settings in force, and where each comes from."""
 
 import argparse
 import json

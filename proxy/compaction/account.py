@@ -1,4 +1,4 @@
-"""Closing note of an answer that has to end early: what was done and with which files, what was settled, what is open.
+"""Closing note of an answer that has to end early: what was done, with which files, what was settled and what is open.
 
 Code writes it from the history that the client sent and the answer so far. It is meant for people; no model reads it.
 """

@@ -69,7 +69,7 @@ class Compaction:
 
     @property
     def summary(self) -> SummaryKind:
-        """Author of the summary of what was taken out: a model (`written`), code (`extract`), or nobody."""
+        """Author of the summary: a model (`written`), code (`extract`), or nobody."""
         return next((_SUMMARY_KINDS[rung] for rung in self.rungs if rung in _SUMMARY_KINDS), "")
 
 
@@ -146,6 +146,8 @@ def compact(
     With `summarised`, the result has a summary or an extract even if pruning alone would do.
     Raises nothing: a result above `limit` means that the pinned part alone is too large.
     """
+    # In slices: in one piece, a chat of 1 MB took 4.7 s, in which nobody else had a turn and the client's leaving went
+    # unnoticed.
     if reduction.total <= reduction.budget:
         return _rewritten(reduction, reduction, "pruned", ())
     by = summariser if strategy.asks else replace(summariser, available=False)
@@ -218,7 +220,7 @@ def _drop_turns(reduction: Reduction, budget: float) -> Reduction:
 
 
 def _trim(reduction: Reduction, limit: float) -> Reduction:
-    """Come down to `limit` at any price: leave out whole turns first, then cut the middles of what is left."""
+    """Come down to `limit` at any cost: leave out whole turns first, then cut the middles of the remaining messages."""
     shorter = _drop_turns(reduction, limit)
     if shorter.total <= limit:
         return shorter
@@ -234,7 +236,10 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
 
 
 def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Compaction:
-    """Find the untouched common end: all before it is covered, and so is what the rewrite points at. No gain, no rewrite."""
+    """Find the untouched common end: everything before it is covered, and so is what the rewrite points at.
+
+    Without a gain, there is no rewrite.
+    """
     if new.total >= old.total:
         new, rungs = old, ()
     before, after = list(old.messages), list(new.messages)
@@ -259,7 +264,7 @@ def _rewritten(old: Reduction, new: Reduction, kind: Kind, rungs: Rungs) -> Comp
 
 
 def _words_cut(old: Reduction, new: Reduction) -> tuple[float, float]:
-    """Return the tokens cut from users' words before the newest message, and all tokens of the words so cut."""
+    """Return the tokens cut from users' words before the newest message, and all tokens of the words that were cut."""
     before, newest = {id(message) for message in old.messages}, new.newest
     gone = total = 0.0
     for message in new.messages[:newest]:

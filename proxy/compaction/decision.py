@@ -1,7 +1,7 @@
-"""The decision what to do with a prompt: forward it, compact its history first, or refuse it.
+"""What to do with a prompt: forward it, compact its history first, or refuse it.
 
-This is the one place that decides, before a prompt is sent, ahead of the next one, and after a refusal. A further reason to
-compact is a line in `decide`; what it looks at that no other does is a field of `Facts`.
+This is the one place that decides, before a prompt is sent, ahead of the next one, and after a refusal. A further
+reason to compact is a line in `decide`; if it needs a fact that no other reason does, that is a field of `Facts`.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Facts(NamedTuple):
     upper: int
     """Upper bound of the estimate."""
     counted: bool = False
-    """Whether the backend counted this very prompt, so that both are its own figure."""
+    """Whether the backend counted this very prompt, so that both figures are its own."""
     history: Sequence[Message] = ()
     """Messages after the leading system messages, as they would be sent."""
     passing: int = 0

@@ -1,4 +1,4 @@
-"""Extract, made by code in place of a model's summary: the user's own statements, chosen by how much they tell."""
+"""Extract, made by code in place of a model's summary: the user's own statements, chosen by how much they say."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,13 +39,14 @@ _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
 _TASKS = 0.4
 """Share of the room for the user's statements if they are tasks: then the work done matters as much."""
 _LINE, _ANSWER_READ, _ANSWERS = 240, 2_000, 8
-"""Characters of a line, characters of an answer that are read for one, and number of answers."""
+"""Characters of a line, characters that are read of an answer to find one, and number of answers."""
 _AGAIN = 0.1
 """Factor on the weight of a fact that another chosen line has already."""
+# Weighed by density alone, "- Hi!" was kept and "Odd is allergic to hazelnuts" was lost.
 _PASSING, _FRAME = 0.5, 60
 """Weight and bytes that each line is charged extra, so that a few rich statements win over many poor ones."""
 _NOTHING = 0.1
-"""Weight of a single short word: a statement with no more is left out, however much room there is."""
+"""Weight of a single short word: a statement that weighs no more is left out, however much room there is."""
 _QUESTION, _LIFE = 0.5, 4.0
 """Factor on the weight of a question, and of a statement on which a life may depend."""
 _DATA, _FACTS = 4, 4

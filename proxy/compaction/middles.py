@@ -14,6 +14,8 @@ from proxy.core.history.turns import is_system, newest_user
 from proxy.core.request import Message
 
 _Kind = Literal["block", "data", "words"]
+# Claude Code's first message is a reminder, the task, and a reminder. Its middle was cut, so the reminders stayed and
+# the task was lost, in 34 of 40 prompts at 16k and in all 40 at 8k with a guide file of 4 kB.
 _ORDER: tuple[tuple[tuple[_Kind, ...], int], ...] = ((("block", "data"), LEAST), (("block",), 0), (("words",), LEAST))
 """Kinds of text in the order in which they are cut, each with the fewest characters to which a piece is cut."""
 
@@ -52,7 +54,7 @@ def cut_text(text: str, most: int) -> str:
 
 
 def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Message, Message] | None:
-    """The newest user message as it was sent and as it is in the history, if more is left out of its middle there."""
+    """Return the newest user message as sent and as it is in the history, if more of its middle is left out there."""
     newest, placed = newest_user(sent), newest_user(history)
     if newest is None or placed is None:
         return None
@@ -63,7 +65,7 @@ def newest_cut(sent: Sequence[Message], history: Sequence[Message]) -> tuple[Mes
 def share_left(full: Message, short: Message, count: Cost) -> float:
     """Return the share that is left of a user message, or of the user's own words in it if there are any.
 
-    Both versions are counted here and now, so an estimate that has changed in between does not distort the share.
+    Both versions are counted now, so an estimate that changed in between does not distort the share.
     """
     both = [user_words(full), user_words(short)]
     before, after = count(both if both[0]["content"] else [full, short])
@@ -71,7 +73,7 @@ def share_left(full: Message, short: Message, count: Cost) -> float:
 
 
 def user_words(message: Message) -> Message:
-    """Return a message with nothing but the user's own words, for counting."""
+    """Return a message with only the user's own words, for counting."""
     texts = dict(texts_of(message))
     words = (texts[each.part][each.start : each.end] for each in pieces_of(message) if each.kind == "words")
     return {"role": "user", "content": "\n".join(words)}
@@ -103,7 +105,7 @@ def _shortened(message: Message, pieces: Sequence[TextPiece], most: int, *, word
 
 
 def pieces_of(message: Message) -> Iterator[TextPiece]:
-    """Yield the pieces of a message that may be cut: text between calls, results and blocks, and the inside of the latter two."""
+    """Yield the pieces of a message that may be cut: those outside of calls, and those inside of results and blocks."""
     role = message.get("role")
     users = role == "user" and not is_system(message)
     outside: _Kind = "words" if users else "data"

@@ -1,4 +1,4 @@
-"""What settings mean here: the limits for pruning, `local` ones for small windows, and how long a turn waits for a summary."""
+"""Meaning of settings: the limits for pruning, also `local` ones, and how long a turn waits for a summary."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class PruneLimits:
     message: float = math.inf
     """Tokens above which a message before the newest turn is cut in its middle."""
     worth: float = 0.0
-    """Tokens from which a part of the history is worth a model's summary; code makes an extract of less."""
+    """Fewest tokens of a part of the history that is worth a model's summary; code makes an extract of smaller ones."""
     from_the_first: bool = False
     """Whether each result is capped as it comes in, and not only when a compaction is due."""
 
@@ -138,14 +138,14 @@ def summary_wait(settings: Settings, *, insisted: bool, ahead: bool, free: bool)
 
     Args:
         settings: settings for the model.
-        insisted: whether it is for the sake of the summary that the history is shortened, however long that takes.
+        insisted: whether the history is shortened for the sake of the summary, however long that takes.
         ahead: whether no client waits, since the next turn is prepared.
         free: whether the tokens of its backend cost nothing.
     """
     if insisted or settings.strategy == "summarize":
         return settings.read_timeout
     if ahead:
-        return 0.0  # an extract will do until the backend is quiet enough for the summary
+        return 0.0  # an extract is enough until the backend is quiet enough for the summary
     if settings.summary_wait is not None:
         return min(settings.summary_wait, settings.read_timeout)
     if works_ahead(settings, free=free):

@@ -33,7 +33,8 @@ NOTE = "[Tool result left out"
 """Beginning of every note in place of a result."""
 _LONGEST_NOTE = 600
 _SHOWN = 90
-"""Characters that a note quotes of the result's beginning, and of the line that tells its outcome."""
+"""Characters that a note quotes of the result's beginning, and of the line that shows its outcome."""
+# A note of 250 characters used to replace a result of 278.
 _WORTH = 1.5
 """Smallest ratio of a result's length to that of its note for a note to be worth it."""
 _READ = 400
@@ -142,6 +143,8 @@ def shell_prompts(results: Iterable[Result]) -> Collection[str]:
 
 def note_for(result: Result, prompts: Collection[str] = ()) -> str:
     """Write the note in place of a result: name, size, first characters, and its error or last line, without tags."""
+    # The line with the outcome, because a note with the first 120 characters alone lost the error, which is usually
+    # last.
     texts = result.text, telling_line(result.text, prompts)
     began, ended = (" ".join(_TAG.sub(" ", text[:_READ]).split())[:_SHOWN] for text in texts)
     ended = "" if ended in began else f"{ended} "

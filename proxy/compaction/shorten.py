@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 LEAST = 400
-"""Fewest characters that are left of a text: below that, the marks would take more than they save."""
+"""Fewest characters that are left of a text: below that, the marks would take more than the cut saves."""
 LEAST_LINE, LEAST_LINES = 100, 5
+# The marks and the hint count within the bounds: eleven shortened results of one turn once left no room for the newest.
 MARK_ROOM = 72
 """Most characters of a mark, with its line end."""
 _LINES_OUT = "[… {} line{}, {} characters left out here …]"
@@ -51,10 +52,10 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
 
 
 def telling_line(text: str, prompts: Collection[str] = ()) -> str:
-    """Return the line that best tells how something ended: an error near its end, or in its first two lines, else the last line.
+    """Return the line that best shows how something ended.
 
-    Lines without a word are skipped, and so are those in `prompts`, which shells print after any output, unless they look
-    like errors.
+    It is an error near the end or in the first two lines, else the last line. Lines without a word are skipped. So are
+    those in `prompts`, which shells print after any output, unless they look like errors.
     """
     stripped = map(str.strip, text.removesuffix(HINT).split("\n"))
     lines = [line for line in stripped if re.search(r"\w", line) and not _PROMPT.fullmatch(line)]
@@ -63,7 +64,7 @@ def telling_line(text: str, prompts: Collection[str] = ()) -> str:
 
 
 def characters_cut(text: str) -> int:
-    """Count the characters that marks in a text say are left out of it."""
+    """Count the characters that were left out of a text according to its marks."""
     return sum(int(mark[2]) for mark in CUT_MARK.finditer(text))
 
 
@@ -115,7 +116,7 @@ def _exceeds(lines: Sequence[str], bounds: Bounds) -> bool:
 def _chosen(lines: Sequence[str], bounds: Bounds) -> set[int]:
     """Choose lines: two fifths of the room for the beginning, two for the end, the rest for errors, then for more of the end."""
     chosen: set[int] = set()
-    # There is at least one mark.
+    # There will be at least one mark.
     used_lines, used = 1, MARK_ROOM
     backwards = range(len(lines))[::-1]
     for indexes, share in ((range(len(lines)), 0.4), (backwards, 0.8), (_suspects(lines), 1.0), (backwards, 1.0)):
@@ -154,7 +155,7 @@ def _with_marks(lines: Sequence[str], chosen: set[int]) -> Iterator[str]:
 
 
 def _missing(gone: str) -> tuple[int, int]:
-    """Count the lines and characters of a text that is left out, with those that earlier marks in it say are missing."""
+    """Count the lines and characters of a text that is left out, with those missing by earlier marks in it."""
     marks = list(CUT_MARK.finditer(gone))
     lines = gone.count("\n") + sum(int(mark[1] or 1) - 1 for mark in marks)
     # The line end of a mark for lines is the mark's own.

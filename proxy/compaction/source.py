@@ -38,19 +38,20 @@ _WORD = re.compile(rf"[\W_]*(?:[^\W\d_]+[\W_]*){{1,4}}|.*[{UNSPACED}].*")
 IDENTIFIER, NUMBER, NAME = 3.0, 2.5, 3.0
 _DIGIT, _QUOTED, _KATAKANA = 0.6, 2.0, 2.0
 _NOUN = 0.7
-"""A capital says little on a noun where all have one, and nothing at the beginning of a sentence."""
+"""Weight of a capital where it says little: on a noun in German, at the beginning of a sentence."""
 _BEFORE_NOUN = re.compile(r"(?:e|en|er|es|em|das|ein|mein|dein|sein|ihr|kein|im|am|zum|vom|beim)$")
-"""How words end that stand before nouns in German: articles, adjectives."""
+"""Endings of words that precede nouns in German: articles and adjectives."""
 _RARE, _PAIR = 0.5, 0.2
 _OF_LETTER, _SHORT, _LONG = 0.1, 2, 9
-"""Weight of a lower-case word: so much for each letter after the second, up to the ninth. Long words are rare in every language."""
+"""Weight of a lower-case word: this much for each letter after the second, up to the ninth. Long words are rare in
+every language."""
 VITAL = re.compile(
     "allerg|аллерг|alergi|diabet|диабет|asthma|asma|астм|epilep|эпилеп|coeliac|celiac|celia[ck]|zoliak|zöliak|pregnan|schwanger|enceinte"
     "|embaraz|gravid|incinta|беремен|insulin|vegan|vegetar|веган|вегетар"
 )
 """Beginnings of words on which a life may depend, in the languages whose rules are known; they weigh as much as a name."""
 HARD = 1.5
-"""Weight from which a fact means something on its own, as a name, a number or a path does."""
+"""Weight from which a fact means something on its own, like a name, a number or a path."""
 _LONGEST_TEXT = 20_000
 """Characters of one message that are searched for facts. Longer ones are mostly pasted, and people type what they mean."""
 _LONGEST = 400
@@ -61,14 +62,14 @@ _USERS, _DATA = 2.0, 0.25
 _FEW = 12
 """Longest subject, in words, that a later statement still matches if one of the words is missing there."""
 _COMMON = 3
-"""Messages with a word up to which it keeps its full weight; a word in more of them tells less."""
+"""Most messages that a word may occur in and keep its full weight; a word in more of them says less."""
 _ANSWERS = 3
 _ITEM = re.compile(r"\A(?:\d{1,3}[.)]|[-*•])\s+")
 _NUMBER = re.compile(r"\A\W*(?:[^\W\d]{1,8}\s)?\d{1,3}[.):]\s")
 """Number of an item or step, at its beginning."""
 _DIGITS = re.compile(r"\d")
 _DAY = re.compile(r"\((\d{4}-\d\d-\d\d)\) ")
-"""Date that begins a statement in an extract if it differs from the previous statement's."""
+"""Date at the beginning of a statement in an extract, if it differs from the previous statement's."""
 _STAMP = re.compile(r"\A\s*[\[(<{][^\])>}]{0,80}\d[^\])>}]{0,80}[\])>}]\s*")
 _FIRST, _TITLE = 3, 160
 """First sentences of a message, one of which says what it asks for, and the most characters of that one."""

@@ -71,6 +71,8 @@ _COPIED, _MOST_OF_ALL = 0.6, 0.5
 _PER_FACT = 12
 """Tokens of a summary for each fact that it is searched for, within the next two bounds."""
 _FEWEST_FACTS, _MOST_FACTS = 8, 48
+# For an agent's work one fact is enough (see `_has_gaps`): summaries were refused for lacking what tools had printed,
+# and 8 to 10 of 100 steps at 16k asked for another one.
 _USERS, _ALL = 0.4, 0.15
 """Share of the user's facts that a summary must have, or of everybody's facts if the user stated too few."""
 _ENOUGH, _ENOUGH_OF_ALL = 4, 12
@@ -160,7 +162,7 @@ def _long_enough(text: str) -> bool:
 
 
 def _is_copy(text: str, source: Source) -> bool:
-    """Return whether a text repeats an answer or the instruction, as a model does that carries on instead of summarising."""
+    """Return whether a text repeats an answer or the instruction: a model may continue instead of summarising."""
     shingles = _shingles(text)
     instruction = _shingles(INSTRUCTION)
     if len(shingles & instruction) > _COPIED * min(len(instruction), max(1, len(shingles))):

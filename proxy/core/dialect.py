@@ -100,7 +100,7 @@ class Dialect:
         return body if self.error is None else self.error({**body["error"], "code": error.status})
 
     def refused(self, body: bytes) -> bytes:
-        """Translate a backend's error from the dialect spoken upstream; anything else stays as it came."""
+        """Translate a backend's error from the dialect spoken upstream; anything else is returned unchanged."""
         if self.error is None:
             return body
         error = (loads_object(body) or {}).get("error")

@@ -1,10 +1,11 @@
 """JSON in and out: with orjson, and where that refuses, with the standard library's tolerant parser.
 
-orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings), NaN, and numbers
-beyond a double. Ending a stream for one of these would break conversations, so backends may send them; clients may not.
+orjson refuses lone surrogates (half of an emoji, which backends and models produce by cutting strings), NaN, and
+numbers beyond a double. A stream that ended at one of these would break a conversation, so they are accepted from
+backends, but not from clients.
 
-Every value that is read can safely be computed with, written and traversed: a number outside the range of a double is read
-as null (RFC 8259, section 6, lets a reader set the range), and nesting is limited.
+Every value that is read can safely be computed with, written and traversed: a number outside the range of a double is
+read as null (RFC 8259, section 6, lets a reader set the range), and nesting is limited.
 """
 
 import json
@@ -27,7 +28,7 @@ _SURROGATES = (b"\\ud", b"\\uD", b"\xed")
 
 
 class BadText(ValueError):
-    """JSON with a string that is not valid text: bytes that are not UTF-8, or half of a surrogate pair."""
+    """JSON with a string that is not valid text: it has bytes that are not UTF-8, or half of a surrogate pair."""
 
 
 def loads(data: bytes | str, *, strict: bool = False) -> Any:
@@ -65,7 +66,7 @@ def loads_object(data: bytes | str) -> JsonObject | None:
 
 
 def same_json(one: str, other: str) -> bool:
-    """Compare two texts as JSON: outside of strings white space has no meaning."""
+    """Compare two texts as JSON: white space outside of strings does not count."""
     return one == other or ((value := loads_or_none(one)) is not None and value == loads_or_none(other))
 
 

@@ -52,7 +52,7 @@ class RecalledBlocks:
     newest: Block | None = None
     """Block of the newest turn, also among `blocks`."""
     cramped: bool = False
-    """Whether the best passage, or more than half of those found, had no room, and a compaction to make room is worth it."""
+    """Whether a compaction is worth it to make room: the best passage, or more than half of those found, did not fit."""
 
     @property
     def tokens(self) -> int:
@@ -83,6 +83,8 @@ def block_of(messages: Sequence[Message], passages: Sequence[Passage]) -> str:
     Each message is an item of a list, because a weak model continues lines like `user: …` as a transcript. Items not from the user
     name their speaker. Dates precede items where the history gives them.
     """
+    # SmolLM2 continued such a transcript in its answer. The end mark has no label for the same reason: models echoed
+    # it.
     return f"{RECALLED}\n{found_text(messages, passages)}\n{RECALLED_END}"
 
 

@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - words in Cyrillic
-"""Questions about the conversation itself, which no ranking by words answers: how it began, and what all was said.
+"""Questions about the conversation itself, which no ranking by words answers: how it began, what was said in all.
 
-They are recognised by a closed table of phrases, and answered by position: the first messages, or a sentence of each of the
-user's messages that are no longer in the prompt.
+A closed table of phrases recognises them, and they are answered by position: with the first messages, or with a
+sentence of each user message that is no longer in the prompt.
 """
 
 import re
@@ -33,6 +33,9 @@ _BEFORE: Final = r"""\b(?:did|ha[ds])\b \bbeen\b \bwas\b \bwere\b \bwent\b \bhav
     \bhabl(?:amos|e)\b \bdij(?:e|iste|imos)\b \bconversacion\b \bdisse \bperguntei\b \bfi(?:z|zemos)\b \bfoi\b \bfal(?:amos|ei)\b \bconversa\b \bho\b \babbiamo\b \bhai\b \bstat[oaie]\b
     \bconversazione\b \bбыл \bсказал \bспр(?:осил|ашивал) \bговорил \bобсу \bназв \bупомян \bсделал \bразговор \bбесед 说 說 聊 问 問 谈 談 提 讨论 討論 对话 對話
     聞 言 話 した 会話 말 물 질문 이야기 대화 했"""
+# No word of "What did I ask first?" is in the passage that answers it, so ranking found 17 % of the evidence for such
+# questions; by position it is 36 % in a window of 4,096 tokens and 70 % in 8,192 (33 and 83 % on chats that the table
+# was not written for). A phrase that is missing here is ranked by words, as before.
 _TABLE: Final[Sequence[tuple[About, re.Pattern[str]]]] = (
     ("all", re.compile("|".join(_ALL.split()))),
     ("start", re.compile("|".join(_START.split()))),
@@ -41,16 +44,16 @@ _TABLE: Final[Sequence[tuple[About, re.Pattern[str]]]] = (
 _PAST: Final = re.compile("|".join(_BEFORE.split()))
 """Words that refer to what was said or happened before, in the same languages; "sort them all" and "first, add a test" have none."""
 _LONGEST: Final = 400
-"""Most characters of a message that is about the conversation: a longer one brings what it is about."""
+"""Most characters of a question about the conversation: a longer message has words to rank by."""
 _SENTENCE: Final = 240
 _LEAST_TERMS: Final = 3
-"""Terms from which a sentence says something: greetings and assent have fewer."""
+"""Fewest terms of a sentence that says something: greetings and assent have fewer."""
 RANKED: Final = 0.25
-"""Share of the room that stays for what is found by words."""
+"""Share of the room that is left for passages found by words."""
 
 
 def about_conversation(text: str) -> About | None:
-    """Return what a message asks about the conversation itself: its `start`, or `all` of it."""
+    """Return which part of the conversation a message asks about, its `start` or `all` of it, or None."""
     plain = folded(asked(text) or text) if len(text) <= _LONGEST else ""
     return next((about for about, words in _TABLE if words.search(plain)), None) if _PAST.search(plain) else None
 
@@ -65,9 +68,10 @@ def overview(
     cost: Callable[[str], float],
     in_prompt: Callable[[str], bool],
 ) -> list[Passage]:
-    """Choose what answers a question about the conversation, within `room` tokens: its first passages, or one of each user message.
+    """Choose what answers a question about the conversation: its first passages, or one per user message.
 
-    Of more sentences than fit, those that say most for their tokens, by terms that the prompt has not.
+    If there are more sentences than fit into `room` tokens, those are chosen that say most for their tokens, by terms
+    that are not in the prompt.
     """
     whole = ((index, *span) for index, each in enumerate(passages) for span in each.spans)
     spans = whole if about == "start" else _sentences(messages, passages)
@@ -80,7 +84,7 @@ def overview(
             if lost(index) and not in_prompt(text):
                 yield Passage(index, start, end, text, day, AROUND + cost(text))
 
-    # A long history has thousands of passages, of which the first are counted only until the room is full.
+    # A long history has thousands of passages; the first ones are counted only until the room is full.
     found: Iterable[Passage] = lost_passages()
     if about == "all":
         shown = set[str]().union(*(each.places for at, each in enumerate(passages) if not lost(at)))
@@ -95,7 +99,7 @@ def overview(
 
 
 def _sentences(messages: Sequence[Message], passages: Sequence[MessagePassages]) -> Iterator[tuple[int, int, int]]:
-    """Yield the first sentence of each user message that says something."""
+    """Yield the first sentence of each user message that says something, with its place."""
     for index, message in enumerate(messages):
         if message.get("role") != "user" or not passages[index].spans:
             continue

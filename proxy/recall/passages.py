@@ -1,4 +1,7 @@
-"""Passages of a message: the whole message if it is short, else pieces; with the places of each term, and the day of writing."""
+"""Passages of a message: all of it if it is short, otherwise pieces.
+
+Also where its terms occur, and the day of writing.
+"""
 
 import re
 from collections import Counter
@@ -21,6 +24,7 @@ _WIDE = 3
 """Units of a non-Latin character, which takes about one token; a Latin one takes a quarter, and counts as 1 unit."""
 _LAST_LATIN = "\u024f"
 _ENDS = (re.compile(r"\n"), re.compile(r"[.!?](?=\s)|[。！？]"), re.compile(r"\s"))
+# A limit of 200,000 cut a book in the middle.
 _LONGEST = 1_000_000
 """Most characters of one message that are indexed: a long book. Tool output beyond that can be had by calling the tool again."""
 _SENTENCE_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
@@ -38,6 +42,8 @@ _ASKED = re.compile(
 """Sentence that asks: it ends in a question mark (also the Chinese or Arabic one), begins with a word that asks, or has such a word
 anywhere in Chinese, Japanese or Korean. Matches start only where a sentence may begin.
 """
+# "400 is too little, make it 900" shares no word with the question about the value, so only the old value was recalled:
+# in 82 of 100 test cases in three languages, and in none since brief messages have the words of those before them.
 _FEW = 8
 """Most terms of a brief message."""
 DAY = "day:"
@@ -75,7 +81,7 @@ _OPENING = 64
 _BRACKETED = re.compile(r"\s*[\[(<{][^\])>}]{0,80}[\])>}]")
 _NO_TIMES = frozenset({"role", "content", "name"})
 _EPOCH = range(10**9, 4 * 10**9)
-"""Numbers taken for seconds since the epoch: from 2001 on, since there were no chats with models before."""
+"""Numbers taken for seconds since the epoch: from 2001 on, because no chat with a model is older."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,11 @@ from proxy.core.request import Message
 from proxy.recall.passages import DAY, MessagePassages, asked, day_term, spoken_text, terms_and_days
 from proxy.recall.words import terms
 
+# "What did we talk about on 2 May?" has more common words than days, and passages in the prompt had as many of these,
+# so nothing was recalled. With this weight, 85 instead of 77 % of the evidence in Chinese dialogues (4,096 tokens);
+# English ones stayed the same.
 _NAMED_DAY = 6.0
-"""Weight of a named day: people do not name one in passing."""
+"""Weight of a named day: nobody names one by chance."""
 _MOST_TERMS = 48
 _LONGEST = 2_000
 """Characters at either end of a message that show what it is about; anything between is assumed to be pasted."""
@@ -55,6 +58,8 @@ _FEW = 3
 """Most user messages with a word for which a later one of them may replace an earlier one."""
 _FOLLOWING = 4
 """Most brief messages recalled together with the statement before them, which they may change."""
+# Measured with chats that nothing was tuned on. At 0.5, evidence found rose (between friends from 63 to 76 %), but so
+# did blocks on turns that need none (with other real people from 14 to 19 %); 0.55 is between the two.
 _BAR = 0.55
 """Threshold for recalling anything. The lost passages' lead over those in the prompt, as a share of the query, times the number of
 standard deviations by which the best passage is above the mean, must reach it. A message that asks nothing, or asks for something
@@ -207,10 +212,10 @@ def choose(
     cost: Callable[[str], float],
     in_prompt: Callable[[str], bool],
 ) -> list[Passage]:
-    """Choose the passages of these messages that a turn needs, best first, within `room` tokens; mostly none.
+    """Choose the passages that a turn needs from these messages, best first, within `room` tokens; usually none.
 
-    `passages` are those of each message, and `ranking` has their scores. Only passages of `lost` messages are recalled, unless
-    their text is `in_prompt` anyway. `cost` returns the tokens of a text.
+    `passages` are those of each message, and `ranking` has their scores. Only passages of `lost` messages are recalled,
+    unless their text is `in_prompt` anyway. `cost` returns the tokens of a text.
     """
     order = outstanding(ranking, lost)
     if ranking.near is not None:
@@ -281,10 +286,10 @@ class _Statements:
     def with_later(self, at: int) -> list[tuple[int, int]]:
         """Return the place of a statement with those of later ones that may replace it, in the order of choice.
 
-        First comes the newest lost statement with all of this one's words of the question; one in the prompt counts too if no
-        passage has more of the question, because the statement that holds has to come last. Then comes the statement itself, then
-        brief messages that refer to it. Last comes a lost message that shares a rare word with it: it may change the statement,
-        but mostly does not.
+        First comes the newest lost statement with all of this one's words of the question; one in the prompt counts too
+        if no passage has more of the question, because the valid statement has to come last. Then comes the statement
+        itself, then brief messages that refer to it. Last comes a lost message that shares a rare word with it: it may
+        change the statement, but usually does not.
         """
         by, place = self.ranking, self.ranking.places[at]
         if self.messages[place[0]].get("role") == "assistant":
@@ -323,7 +328,7 @@ class _Statements:
 
 
 def within(passages: Sequence[Passage], room: float) -> list[Passage]:
-    """Select passages, best first, that fit into `room` tokens together; none without the passage it depends on."""
+    """Select passages, best first, that fit into `room` tokens together; none without the passage that it depends on."""
     chosen: list[Passage] = []
     for passage in passages:
         if passage.tokens <= room and passage.behind in ("", *(each.text for each in chosen)):
@@ -350,7 +355,10 @@ def outstanding(ranking: Ranking, lost: Callable[[int], bool]) -> list[int]:
 
 
 def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
-    """Score the same passages by similarity, less the lowest: one without a vector comes last, and does not pull the mean down."""
+    """Score the same passages by similarity, less the lowest.
+
+    A passage without a vector then comes last, and does not lower the mean.
+    """
     least = min(filter(None, near), default=0.0)
     scores = [max(0.0, score - least) for score in near]
     best = max(scores) or 1.0

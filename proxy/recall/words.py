@@ -45,6 +45,8 @@ _LOOKED_AT = 20_000
 _DEFAULT = "english"
 _LEAST_VOTES = 2
 """Fewest function words that decide the language of a sentence; with fewer it is taken for English."""
+# Paths are long tokens made of few words: 400 kB of them took 3.5 s to stem as whole tokens, and 0.13 to 0.5 s with the
+# stems of their parts cached.
 _SHORT = 32
 """Most characters of a token whose terms are cached, and of a part of a token that is stemmed as a word."""
 _SCRIPTS = {"DEVANAGARI": "hindi", "ARABIC": "arabic", "TAMIL": "tamil", "GREEK": "greek", "ARMENIAN": "armenian"}
@@ -93,6 +95,8 @@ def terms(text: str) -> list[str]:
 
 def terms_of_folded(text: str) -> list[str]:
     """List the terms of a text that is already folded; the language is determined sentence by sentence."""
+    # By sentence, because a Spanish fact in an English message was stemmed as English, and no Spanish question found
+    # it.
     found: list[str] = []
     for tokens in map(_TOKEN.findall, re.split(r"[.!?]\s|\n", text)):
         language = language_of(tokens)
@@ -169,7 +173,7 @@ def _stemmer() -> Callable[[str], Any]:
 
 
 def script_and_language(text: str) -> tuple[str, str]:
-    """Return the names of a text's script and language, in lower case; each empty if it cannot be told."""
+    """Return the names of a text's script and language, in lower case; each is empty if it could not be detected."""
     text = _CODE.sub(" ", text[:_LOOKED_AT])
     letters = Counter(filter(None, map(_script_of, text)))
     if letters["japanese"] * 4 > letters["chinese"]:

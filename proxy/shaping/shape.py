@@ -181,6 +181,7 @@ def diet(tools: Sequence[Any]) -> Sequence[Any]:
 
     Deterministic and idempotent. Anything but an object stays unchanged.
     """
+    # Not cached: it takes 0.07 ms.
     slim = [_shortened(tool, described=True) for tool in tools]
     return slim if slim != list(tools) else tools
 

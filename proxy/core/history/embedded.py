@@ -65,6 +65,8 @@ _BLOCK_MARK = re.compile(
     r"|This is the (?:Qwen Code|Gemini CLI)\. We are setting up the context for our chat\."
 )
 """Beginning or end of a block or a code fence. Each alternative begins with a literal, to keep the search fast."""
+# A table, because guessing whose an element is by the words of its name made a user's <instructions> beside a <task> a
+# program's text: cut first, and no longer a rule. Elements that are not listed are the user's.
 _BLOCK_TAGS = frozenset(
     re.findall(
         r"\S+",
@@ -181,7 +183,7 @@ def only_results(message: Message) -> bool:
     """Return whether a message consists of tool results alone. Parts that are not text, such as images, belong to them."""
     content = message.get("content")
     if isinstance(content, str) and not any(word in content for word in _RESULT_WORDS):
-        return False  # true of nearly every message, and asked of each many times
+        return False  # true of nearly every message, and checked several times for each
     found = False
     for _, text in texts_of(message):
         if _NO_WORDS.fullmatch(text):
@@ -280,6 +282,8 @@ def _block_ends(marks: Sequence[re.Match[str]], length: int) -> dict[int, Span]:
 
     Elements of one name nest. Where more of them are opened than closed, several end at the same closing mark.
     """
+    # Backwards and in one pass: when each fence searched the rest of the text for its end, 260,000 characters of
+    # indented fences took 13 s, now 23 ms.
     ends: dict[int, Span] = {}
     unmatched: dict[str, list[Span]] = {}
     nearest: dict[str, Span] = {}

@@ -105,7 +105,7 @@ def next_speakers(messages: Sequence[Message]) -> list[Message | None]:
 
 def newest_user(messages: Sequence[Message]) -> int | None:
     """Return the index of the last message in which the user speaks; the newest user turn begins there."""
-    for index in range(len(messages) - 1, -1, -1):  # each request asks it, more than once
+    for index in range(len(messages) - 1, -1, -1):  # each request needs it more than once
         if is_user(messages[index]):
             return index
     return None

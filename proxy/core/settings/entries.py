@@ -222,9 +222,7 @@ class BackendSetting(pydantic.BaseModel):
     @pydantic.field_validator("url")
     @classmethod
     def _root(cls, value: str) -> str:
-        if re.match(
-            r"[^/@]+:\d+(?:/|$)", value
-        ):  # a host and port; where the port is missing, so is more than the scheme
+        if re.match(r"[^/@]+:\d+(?:/|$)", value):  # a host and a port; without a port, more than the scheme is missing
             value = f"http://{value}"
         if not value.startswith(("http://", "https://")):
             raise ValueError("must start with http:// or https://")
