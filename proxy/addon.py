@@ -21,11 +21,13 @@ class Command(NamedTuple):
     """A command that users send as a message, such as `/compact`."""
 
     answer: Callable[[Job, str, MakeRoom], Awaitable[str]]
-    """Carries it out, given what follows its name, and returns the answer. The job's prompt ends before the command."""
+    """Carries the command out, given the text after its name, and returns the answer. The job's prompt ends before the
+    command."""
     marks: tuple[str, ...]
-    """Words in each of its answers, by which one is recognised in a history; never empty."""
+    """Words by which an answer to the command is recognised in a history: each of its answers has one of them. Never
+    empty."""
     takes_text: bool = False
-    """Whether a text of several lines may follow."""
+    """Whether text of several lines may follow the command."""
 
 
 class AddOn(Observer):
@@ -45,16 +47,19 @@ class AddOn(Observer):
         """Restore parts that the client left out of its messages, before they are edited, covered and counted."""
 
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
-        """Add to a prompt whose history is final, as sent or rewritten; `reserve`: tokens to leave free for later additions."""
+        """Add to a prompt whose history is final, whether as sent or rewritten.
+
+        `reserve`: tokens to leave free for later additions.
+        """
 
     async def before_room(self, job: Job) -> None:
         """Act before the decision whether the prompt has room."""
 
     async def before_compaction(self, job: Job, client: ClientStream) -> None:
-        """Shorten a prompt that may be due in another way than its history is compacted; the client is shown notices."""
+        """Shorten a prompt that may be due, other than by compacting its history; `client` shows the user notices."""
 
     async def answer(self, job: Job, make_room: MakeRoom) -> str:
-        """Answer a request with a text of Spillway's own; if that is empty, room is made for the prompt, and the model answers."""
+        """Answer a request with a text of Spillway's own. If it is empty, room is made, and the model answers."""
         return ""
 
     async def give_way(self, job: Job, *, refused: bool) -> bool:
@@ -64,19 +69,20 @@ class AddOn(Observer):
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Choose where in the backend a prompt is read, right before it is sent.
 
-        `beside`: fields of a request that begins otherwise, and is not to take the place of the job's own prompt.
+        `beside`: fields of a request that begins differently, and should not replace the job's own prompt in the
+        backend's cache.
         """
 
     def before_sending(self, job: Job, *, again: bool) -> None:
-        """Take note of a prompt about to be sent; `again`: after a refusal."""
+        """Act on a prompt that is about to be sent; `again`: it is sent again after a refusal."""
 
     def after_answer(self, job: Job) -> None:
         """Act after an answer has ended, whether it succeeded or not."""
 
     async def forgotten(self, scope: str, links: Sequence[bytes], outcomes: Sequence[Outcome] = ()) -> None:
-        """Stop what would bring back a checkpoint, of a history of this chain, that a viewer deletes.
+        """Stop work that would restore a deleted checkpoint: a viewer deletes one of a history of this chain.
 
-        With the `outcomes` of a conversation's requests, delete all that is stored of it.
+        With the `outcomes` of a conversation's requests, delete everything that is stored of the conversation.
         """
 
     def close(self) -> None:
@@ -84,7 +90,10 @@ class AddOn(Observer):
 
 
 class AddOns:
-    """Installed add-ons. The parts of the pipeline that call them get this empty, since the add-ons need those parts first."""
+    """Installed add-ons.
+
+    The parts of the pipeline that call them get this object while it is empty, since add-ons need those parts first.
+    """
 
     def __init__(self) -> None:
         self.all: tuple[AddOn, ...] = ()
@@ -99,7 +108,7 @@ class AddOns:
         return any([await addon.give_way(job, refused=refused) for addon in self.at(AddOn.give_way)])
 
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
-        """Have them choose where in the backend a prompt is read, or a request `beside` it, whose fields are given."""
+        """Let the add-ons choose where in the backend a prompt is read, or a request with the fields `beside` it."""
         if job.route.known.has_places or job.profile.rolls_back is not None:
             for addon in self.at(AddOn.place):
                 await addon.place(job, beside)

@@ -71,6 +71,7 @@ class Times:
 
     connect_timeout: float = 10.0
     """Longest wait for a connection to a backend."""
+    # With 0.25 s, a good Redis on a busy host was taken for dead.
     store_timeout: float = 1.0
     """Longest delay of a request by an operation of a dead store; a good Redis on a busy host takes a quarter of that."""
     profile_ttl: float = 30.0
@@ -172,7 +173,7 @@ async def _lifespan(
     spans: "TracerProvider | None",
     _: FastAPI,
 ) -> AsyncIterator[None]:
-    """At the end, cancel running tasks, save learned weights, and close."""
+    """At the end, cancel running tasks, save learned weights, and close everything."""
     try:
         yield
     finally:
@@ -182,7 +183,7 @@ async def _lifespan(
         await counting.save()
         await store.close()
         await wire.aclose()
-        if spans is not None:  # sends what waits, and waits for that itself
+        if spans is not None:  # sends what is still waiting, within a time limit of its own
             await asyncio.to_thread(spans.shutdown)
 
 

@@ -56,10 +56,10 @@ T = TypeVar("T")
 
 
 class ConversationState:
-    """Reads requests with the documents that they refer to; seals and opens histories. Everything is one credential's own.
+    """Reads requests with the documents that they refer to, and seals and opens histories, always for one credential.
 
-    While the store has no sealing key to tell, one of this process alone is used. It becomes the store's if that has
-    none; else what was sealed with it opens until the process ends.
+    Until the store has told the sealing key, a key of this process is used. It becomes the store's if the store has
+    none; otherwise what was sealed with it can be opened until the process ends.
     """
 
     def __init__(self, *, store: Store, counting: Counting, max_body: int) -> None:
@@ -67,16 +67,16 @@ class ConversationState:
         self._counting = counting
         self._max_body = max_body
         self._keys = [token_bytes(KEY_BYTES)]
-        """Sealing keys, the one to seal with first."""
+        """Sealing keys; the first one seals."""
         self._has_shared_key = False
 
     async def read(self, exchange: Exchange, wire: bytes, reads: Callable[[bytes], Request]) -> Request:
-        """Read the request in a body that came as `wire`; `reads` takes it without content-encoding.
+        """Read the request in a body that arrived as `wire`; `reads` takes it without content-encoding.
 
         Raises:
-            BadRequest, NotFound: it is malformed, holds more than is taken, or refers to what does not exist.
-            BodyTooLarge, Overloaded: it is more than is taken.
-            StoreUnavailable: what it refers to can't be looked up now.
+            BadRequest, NotFound: the request is malformed, has too many values, or refers to something that does not exist.
+            BodyTooLarge, Overloaded: the body, or what it refers to, is too large.
+            StoreUnavailable: something that the request refers to can't be looked up now.
         """
         body = await exchange.decoded(wire, self._max_body)
         large = len(body) > LARGE or (len(body) > _SMALL and may_hold_more(body, _MANY))
@@ -90,7 +90,7 @@ class ConversationState:
         return request
 
     async def run(self, tenant: str, flow: Generator[Fetch | Unseal, Any, T]) -> T:
-        """Run a dialect's flow that looks up documents to its result; raises what it raises, and as `read`."""
+        """Run a dialect's flow that looks up documents, to its result; raises like the flow and like `read`."""
         reply: Any = None
         remaining, heavy = self._max_body, False
         while True:
@@ -112,10 +112,10 @@ class ConversationState:
     # -- documents
 
     async def fetch(self, tenant: str, name: str) -> dict[str, Any] | None:
-        """Fetch a document; None if there is none.
+        """Fetch a document, or return None if there is none.
 
         Raises:
-            StoreUnavailable: the store can't tell.
+            StoreUnavailable: the store does not answer.
         """
         found = await self._store.document(tenant, name)
         if found is None and not self._store.healthy:
@@ -126,7 +126,7 @@ class ConversationState:
         return found
 
     async def keep_answer(self, tenant: str, request: Request, answer: dict[str, Any]) -> None:
-        """Store an answer, if its request wants that; one that the store never takes is left out."""
+        """Store an answer if its request wants that; an answer that the store can never take is left out."""
         if request.keeping is not None:
             name, document = await offload_if(is_heavy(request.messages), request.keeping, answer)
             await self._store.put_document(tenant, name, document)
@@ -135,7 +135,7 @@ class ConversationState:
         """Delete a document.
 
         Raises:
-            StoreUnavailable: the store does not take that now.
+            StoreUnavailable: the store accepts no changes now.
         """
         if not await self._store.drop_document(tenant, name):
             raise StoreUnavailable(
@@ -145,16 +145,16 @@ class ConversationState:
     # -- sealed values, see `proxy.core.history.sealed`
 
     async def seal(self, tenant: str, value: Any) -> str:
-        """Seal a JSON value, which opens for this tenant alone.
+        """Seal a JSON value so that it opens for this tenant only.
 
         Raises:
-            TypeError, ValueError: it is not JSON.
+            TypeError, ValueError: the value is not JSON.
         """
         keys = await self._known_keys()
         return await offload_if(is_heavy(value), seal, keys[0], tenant, value)
 
     async def open(self, tenant: str, text: Any) -> Any:
-        """Return the value under a seal; None for what is no seal, or one for another tenant."""
+        """Return the value under a seal, or None if the text is no seal, or one for another tenant."""
         if not is_sealed(text):
             return None
         keys = await self._known_keys()
@@ -173,7 +173,7 @@ class ConversationState:
     async def seal_history(
         self, tenant: str, request: Request, history: Sequence[Message], words: str = ""
     ) -> SealedCompaction:
-        """Seal what the history of a request was compacted to, with these words or those of its summary."""
+        """Seal what the history of a request was compacted to, with these words, or else with those of its summary."""
         messages, wanted = request.messages, request.compaction or CompactionRequest()
         lead = leading_system(messages)
         fingerprints = (fingerprint(message) for message in messages if message.get("role") == "user")
@@ -187,10 +187,10 @@ class ConversationState:
     async def edit(
         self, route: Route, request: Request, system: Sequence[Message], sent: Sequence[Message]
     ) -> tuple[Sequence[Message], Sequence[Cleared]]:
-        """Apply the client's context edits to its history, and return what they cleared; its length stays the same."""
+        """Apply the client's context edits to its history, and return what they cleared, too; its length stays the same."""
         if not request.edits:
             return sent, ()
-        # What is left out depends on the size of the prompt.
+        # How much the edits leave out depends on the size of the prompt.
         body = {**request.body, "messages": [*system, *sent]}
         tokens = (await self._counting.measure(route, await route.profile(request.body), body)).tokens
         meter, key = self._counting.meter, route.key
@@ -199,9 +199,9 @@ class ConversationState:
         return (history, cleared) if cleared else (sent, ())
 
     async def body_to_count(self, request: Request, route: Route) -> tuple[dict[str, Any], bool]:
-        """Build the body to count for a request: with the client's own edits, without Spillway's changes.
+        """Build the body to count for a request: with the client's own edits, but without Spillway's changes.
 
-        The second value is whether the edits left anything out.
+        Also returns whether the edits left anything out.
         """
         request = await route.with_options(request)
         lead = leading_system(request.messages)
@@ -211,9 +211,9 @@ class ConversationState:
 
 
 def conversation_of(exchange: Exchange, request: Request) -> str:
-    """Return a digest of the client's name for the conversation, and of whose it is; empty: it has none.
+    """Return a digest of the client's name for the conversation and of its credential; empty if the client names none.
 
-    Another client may give the same name to another conversation: checkpoints are found by content alone.
+    Clients may share names, so a name alone leads to no checkpoint: these are found by content.
     """
     name = next(filter(None, map(exchange.header, _CONVERSATION_HEADERS)), request.conversation)
     if not name:

@@ -26,7 +26,7 @@ SAVE_EVERY = 60.0
 MOST_CUT = 4096
 """Most conversations remembered as cut."""
 _LEAST_READ, _LEAST_WRITTEN = 50, 16
-"""Fewest tokens, read and written, whose time says anything about the pace: with fewer, overheads dominate."""
+"""Fewest tokens, read and written, whose time says anything about the pace: for fewer, overheads dominate."""
 _REUSED_SHARE, _CACHE_BLOCKS = 0.8, 32
 """Cached tokens below this share of the repeated ones, less whole cache blocks (vLLM: 16 tokens), count as not reused."""
 
@@ -45,7 +45,7 @@ class Counting:
         self.meter = meter
         self._store = store
         self._unsaved: dict[ModelKey, float] = {}
-        """Models with unsaved weights, and the time since when, in seconds."""
+        """Models with unsaved weights, each with the time of its first unsaved report, in seconds."""
         self._cut: dict[tuple[str, bytes], None] = {}
         self._paces = Cache[ModelKey, Pace](meter.memory)
 
@@ -71,7 +71,7 @@ class Counting:
         job.record_measured()
 
     async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
-        """Return the backend's count of a body's prompt tokens, or an estimate if it does not count, or not in time."""
+        """Return a body's prompt tokens as counted by the backend, or an estimate if it does not count, or not in time."""
         named = {**body, "model": route.model}
         exact = await _count(route, named, 10 * EXACT_TIMEOUT)
         return (await self.measure(route, await route.profile(named), named)).tokens if exact is None else exact
@@ -95,7 +95,7 @@ class Counting:
         if needs_count(job.budget, job.facts):
             await self._count_exactly(job, EXACT_TIMEOUT)
         else:
-            self.count_soon(job)  # while the history is shortened: recall may fill more where the margin is small
+            self.count_soon(job)  # while the history is shortened: a smaller margin leaves recall more room
 
     async def confirm_count(self, job: Job) -> None:
         """Give the backend a moment to count a prompt on whose estimate a decision depends."""
@@ -105,7 +105,7 @@ class Counting:
     async def count_completion(self, job: Job, answer: Answer) -> None:
         """Have the backend count the first attempt's completion before the answer is resumed.
 
-        It was counted by deltas, and one may hold several tokens: vLLM puts all those made since the last one into it.
+        Until now it was counted by deltas, but a delta may hold several tokens: vLLM puts all new ones into the next.
         """
         attempt = answer.attempt
         counted = attempt.counted or attempt.calling or attempt.completion_tokens != answer.completion_tokens
@@ -153,7 +153,7 @@ class Counting:
             _learn_fitted(job, reported, as_count(usage.get("completion_tokens")), finish)
 
     def pace(self, key: ModelKey) -> Pace:
-        """Return the recent pace of a model."""
+        """Return the recent pace of a model; infinite if unknown."""
         return self._paces.get(key) or Pace()
 
     def learn_pace(self, job: Job) -> None:
@@ -178,7 +178,7 @@ class Counting:
         return bool(self._cut) and any((job.scope, link) in self._cut for link in job.prompt.links)
 
     def compacted(self, job: Job) -> None:
-        """Forget that the backend cut this conversation before it was compacted, and have the new prompt counted."""
+        """Forget that the backend cut this conversation before the compaction, and have the new prompt counted."""
         for link in job.prompt.links:
             self._cut.pop((job.scope, link), None)
         self.count_soon(job)
@@ -221,7 +221,8 @@ def _learn_fitted(job: Job, prompt: int, completion: int, finish: str | None) ->
     """Learn from a prompt and an answer that fitted together: the window is at least as large."""
     known, request = job.route.known, job.prompt.request
     backend = job.known_backend
-    # Where the window shifts, a long answer proves nothing; of several, each had the window to itself.
+    # Where the window shifts, a long answer proves nothing. Several answers prove nothing either: each had the window
+    # to itself.
     together = backend is not UNKNOWN and not backend.shifts_silently and request.choices == 1
     tokens = prompt + completion if together else prompt
     ended = finish == "length" and together and request.max_tokens is None and completion > 0
@@ -240,7 +241,7 @@ def _record_reused(job: Job, usage: Mapping[str, Any]) -> None:
 
 
 def _smoothed(before: float, tokens: int, seconds: float) -> float:
-    """Return a pace as it was before and is now, half of each."""
+    """Return the mean of a pace's earlier value and the present one."""
     now = tokens / max(1e-3, seconds)
     return now if math.isinf(before) else (before + now) / 2
 

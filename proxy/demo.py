@@ -1,7 +1,7 @@
 """A built-in backend for the first minute: a scripted model with a small window, in llama-server's wire shapes (b11549).
 
-It is no language model and says so in every answer. It is there so that Spillway can be tried, and a pause and a resume
-watched, on a machine where no model runs yet.
+It is not a language model, and says so in every answer. With it, Spillway can be tried, including a pause and a resume,
+on a machine where no model runs yet.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ WINDOW = 4096
 LOST = " (The demo model cannot find its place in this text and stops here.)"
 LARGEST_COUNT = 10_000
 PACE = 0.004
-"""Seconds per token: an answer longer than the window takes half a minute, so that one can watch."""
+"""Seconds per token: slow enough to watch, half a minute for an answer longer than the window."""
 
 _TOKEN = re.compile(r" ?\w{1,6}| ?[^\w\s]|\s")
 _PER_MESSAGE = 4
@@ -45,7 +45,7 @@ _SUMMARISE = re.compile(
     re.IGNORECASE,
 )
 _TAILS = (400, 160, 80)
-"""Characters of a partial answer's end that are looked for in the whole text, longest first."""
+"""Characters of a partial answer's end that are searched for in the whole text, longest first."""
 _ABOUT = (
     "Spillway stands between your client and your model. When a conversation no longer fits into the model's "
     "context window, Spillway shortens it before the model has to refuse it; when the window fills up in the "
@@ -65,7 +65,7 @@ _OTHER_MODEL = (
 )
 _DESCRIPTION = f"Spillway's built-in demo: a script with a window of {WINDOW:,} tokens, no language model"
 _CREATED = 1_760_000_000
-"""The demo has no clock: an answer depends on nothing but the request."""
+"""Fixed time of creation: the demo has no clock, so an answer depends on nothing but the request."""
 _GRACE = 1
 """Seconds that running answers get when the server is shut down."""
 _PROPS = {
@@ -79,7 +79,7 @@ _PROPS = {
     "is_sleeping": False,
 }
 _SLOT = {"id": 0, "n_ctx": WINDOW, "speculative": False, "is_processing": False}
-# `info.meta` is what Open WebUI shows and heeds: its own tools would not fit the window.
+# `info.meta` is what Open WebUI shows and obeys: its own tools would not fit into the window.
 _MODEL = {
     "id": MODEL,
     "object": "model",
@@ -92,11 +92,11 @@ _MODEL = {
 }
 _MODELS = {"object": "list", "data": [_MODEL]}
 _FIXED = {"/health": {"status": "ok"}, "/props": _PROPS, "/slots": [_SLOT], "/models": _MODELS, "/v1/models": _MODELS}
-"""What is served at a path, whatever the request."""
+"""Replies served at a path, whatever the request."""
 
 
 class RequestRefused(Exception):
-    """A request is answered by an error with this status, message, and further `fields`."""
+    """A request that is answered with an error: its status, message, and further `fields`."""
 
     def __init__(self, status: int, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -106,7 +106,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """Tokens of the prompt, and the new tokens."""
+    """Tokens of the prompt, and the new tokens of the answer."""
 
     prompt: int
     tokens: Sequence[str]
@@ -143,7 +143,7 @@ def generate(body: Mapping[str, Any]) -> DemoAnswer:
     """Answer a chat completion body.
 
     Raises:
-        RequestRefused: malformed, or the prompt does not leave room for one token.
+        RequestRefused: the body is malformed, or the prompt leaves no room for a token.
     """
     prompt = prompt_tokens(body)
     if prompt >= WINDOW:
@@ -157,9 +157,9 @@ def generate(body: Mapping[str, Any]) -> DemoAnswer:
 
 
 def reply(messages: Sequence[Message], used: int) -> str:
-    """Return what the model says next, of whose window the prompt has `used` so many tokens: an answer, or the rest of one.
+    """Return what the model says next, an answer or the rest of one; the prompt takes `used` tokens.
 
-    A trailing assistant message is a partial answer to go on with.
+    A trailing assistant message is a partial answer to continue.
     """
     last = messages[-1] if messages else {}
     if last.get("role") == "assistant":
@@ -175,7 +175,7 @@ def reply(messages: Sequence[Message], used: int) -> str:
 
 
 def _summary(messages: Sequence[Message]) -> str:
-    """Return the beginnings of some messages: no understanding, but always the same.
+    """Return the beginnings of some messages; this shows no understanding, but is always the same.
 
     A single message is taken for a transcript that ends with the instruction.
     """
@@ -195,7 +195,7 @@ def _clip(text: str) -> str:
 
 
 def _rest(beginning: str, messages: Sequence[Message], used: int) -> str:
-    """Return the rest of an answer that was beginning, to one of the user's messages, the newest first."""
+    """Return the rest of a `beginning` of an answer to one of the user's messages, trying the newest first."""
     for message in reversed(messages):
         answer = _full_answer(text_of(message), used) if message.get("role") == "user" else ""
         if answer and (at := _place(answer, beginning)) is not None:
@@ -204,7 +204,7 @@ def _rest(beginning: str, messages: Sequence[Message], used: int) -> str:
 
 
 def _place(answer: str, beginning: str) -> int | None:
-    """Find where an answer goes on after its beginning, or after the end of that, which stands in it once."""
+    """Find where an answer continues after its beginning, or after an end of the beginning that occurs in it once."""
     if answer.startswith(beginning):
         return len(beginning)
     for size in _TAILS:
@@ -215,7 +215,7 @@ def _place(answer: str, beginning: str) -> int | None:
 
 
 def _full_answer(question: str, used: int) -> str:
-    """Count as far as the question asks for, else say what this is; `used` in tokens."""
+    """Count as far as the question asks, or else say what this is; `used` in tokens."""
     if found := _COUNT.search(question):
         last = max(1, min(int(re.sub(r"\D", "", found[1])[:9]), LARGEST_COUNT))
         numbers = ", ".join(map(str, range(1, last + 1)))
@@ -228,7 +228,7 @@ def _full_answer(question: str, used: int) -> str:
     )
 
 
-# The HTTP interface: as much of llama-server's as Spillway and curious people ask for
+# -- HTTP interface: the part of llama-server's that Spillway and curious people use
 
 
 def create_demo(*, pace: float = PACE) -> Starlette:
@@ -261,10 +261,10 @@ def create_demo(*, pace: float = PACE) -> Starlette:
 
 @asynccontextmanager
 async def serve_on_loopback(app: Any) -> AsyncIterator[str]:
-    """Serve an ASGI application on the running event loop, on a free port of loopback; gives its root URL.
+    """Serve an ASGI application on the running event loop, at a free port of loopback, and yield its root URL.
 
-    uvicorn's start and stop are called by themselves, without its main loop: that one would take the signal
-    handlers away from the server that Spillway itself runs on.
+    uvicorn's start and stop are called directly, without its main loop, which would take the signal handlers from
+    Spillway's own server.
     """
     config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False, timeout_graceful_shutdown=_GRACE)
     config.load()
@@ -280,7 +280,7 @@ async def serve_on_loopback(app: Any) -> AsyncIterator[str]:
 
 
 def _frames(answer: DemoAnswer, body: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the frames of a streamed answer, one per token. A stream sends new text only."""
+    """Yield the frames of a streamed answer, one per token. A stream has new text only."""
     head, total = _head("chat.completion.chunk"), len(answer.tokens)
 
     def frame(delta: Mapping[str, Any], finish: str | None = None, count: int | None = None) -> bytes:
@@ -321,7 +321,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """Answer with an error; a wrong method is not found either, as on llama-server."""
+    """Answer with an error; a wrong method counts as not found, as on llama-server."""
     refused = error if isinstance(error, RequestRefused) else RequestRefused(404, "File Not Found")
     kind = "not_found_error" if refused.status == 404 else "invalid_request_error"
     fields = {"code": refused.status, "message": str(refused), "type": kind, **refused.fields}

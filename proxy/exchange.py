@@ -1,4 +1,4 @@
-"""One client's HTTP request and the way to answer it: ASGI's three parts as one object."""
+"""One client's HTTP request and the means to answer it: ASGI's scope, receive and send as one object."""
 
 import asyncio
 import re
@@ -18,11 +18,11 @@ from proxy.net.tasks import offload_if, spawn
 
 _ID = b"x-request-id"
 _VALID_ID = re.compile(rb"[\w.:/+=@~-]{1,128}")
-"""A client's request id that can't break a header, a log line or a table."""
+"""A client's request id that cannot break a header, a log line or a table."""
 _PROCESS = token_hex(8)
 _NUMBERS = count(1)
 _ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-"""Content-encodings of a request that can be undone, each of them alone."""
+"""Content-encodings that can be decoded; a request may have one of them."""
 
 
 class Exchange:
@@ -38,12 +38,12 @@ class Exchange:
         self.query: bytes = scope.get("query_string", b"")
         if self.query:
             self.target += b"?" + self.query
-        # llhttp leaves white space at the end, which is no part of a value (RFC 9110, section 5.5).
+        # llhttp keeps white space at the end, which does not belong to the value (RFC 9110, section 5.5).
         self.headers: list[tuple[bytes, bytes]] = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         self._first = dict(reversed(self.headers))
         presented = self._first.get(_ID, b"")
         self.id = presented.decode() if _VALID_ID.fullmatch(presented) else f"req_{unique()}"
-        """The client's `x-request-id`, or one of ours; every answer carries it."""
+        """The client's `x-request-id`, or one made here; every answer carries it."""
         self.version: str = scope.get("http_version", "1.1")
         self.peer: str = (scope.get("client") or ("",))[0]
         """IP address of the connected peer; empty if unknown."""
@@ -56,21 +56,21 @@ class Exchange:
         """Status of the answer; 0 before it has begun."""
         self.started = self.ended = False
         self.gone = self.delivered = False
-        """Whether the client has disconnected, and whether it has all of the answer, so that it may."""
+        """Whether the client has disconnected, and whether it has the complete answer, after which it may."""
         self.halted = False
         """Whether a viewer of the page stopped it."""
         self._receive = receive
         self._send = send
         self._task: asyncio.Task[Any] | None = None
         self._more = True
-        """Whether the body may have more than was read so far."""
+        """Whether there may be more of the body than was read so far."""
         self._beginning = b""
         """Part of the body that was read ahead and will be read again."""
         self._uploaded: asyncio.Event | None = None
-        """Set once the body is no longer being read; None unless it is passed on as an upload."""
+        """Set once the body is no longer being read; None unless the body is passed on as an upload."""
 
     def halt(self) -> bool:
-        """Cancel it on behalf of a viewer; returns False if it is over."""
+        """Cancel the request on behalf of a viewer; returns False if it is over."""
         if self._task is None or self.ended or self.gone:
             return False
         self.halted = True
@@ -78,9 +78,9 @@ class Exchange:
         return True
 
     def take_cancellation(self) -> ClientError | None:
-        """Take back the cancellation of this task, and return the error that its client is to get.
+        """Take back the cancellation of this task, and return the error for its client.
 
-        None, and the task stays cancelled, if the client has left.
+        If the client has left, return None; the task then stays cancelled.
         """
         task = asyncio.current_task()
         if self.gone or task is None:
@@ -101,7 +101,7 @@ class Exchange:
     # -- request
 
     def speak_openai(self) -> None:
-        """Translate the headers of a request in another dialect; its query means nothing to a backend."""
+        """Translate the headers of a request in another dialect, and drop its query, which means nothing to a backend."""
         self.headers, self.query = openai_headers(self.headers), b""
 
     def header(self, name: bytes) -> str | None:
@@ -122,7 +122,7 @@ class Exchange:
         """Read the whole body, unless its content-length is above `limit` bytes.
 
         Raises:
-            BodyTooLarge: it is larger than `limit` bytes.
+            BodyTooLarge: the body is larger than `limit` bytes.
         """
         if self.is_longer_than(limit):
             raise _too_large(limit)
@@ -144,9 +144,10 @@ class Exchange:
         return await offload_if(True, decoded, body, self.header(b"content-encoding") or "", limit)
 
     async def peek(self, least: int, open_: Callable[[bytearray], object] = lambda _: True) -> bytes:
-        """Read at least `least` bytes of the body ahead, fewer if it is shorter; they will be read again.
+        """Read at least `least` bytes of the body ahead, or all of a shorter body; they will be read again.
 
-        Reading stops early once `open_` is false for the part received: the client may be waiting for an answer to it.
+        Reading stops early once `open_` returns false for the part received: the client may be waiting for an answer to
+        it.
         """
         beginning = bytearray()
         async with aclosing(self._parts()) as parts:
@@ -166,7 +167,7 @@ class Exchange:
         ]
 
     def upload(self) -> AsyncIterator[bytes]:
-        """Return the body as it arrives, to be passed on; no more of it is read once the answer begins."""
+        """Return the body as it arrives, to be passed on; reading stops once the answer begins."""
         self._uploaded = asyncio.Event()
         return self._parts()
 
@@ -199,10 +200,10 @@ class Exchange:
 
     async def _cancel_on_disconnect(self, task: asyncio.Task[Any]) -> None:
         if self._uploaded is not None:
-            await self._uploaded.wait()  # until then it is the upload that sees the client disconnect
+            await self._uploaded.wait()  # until then, the upload notices a disconnect
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        # Servers say the same when the answer is complete (ASGI, "Disconnect - receive event").
+        # Servers send the same message when the answer is complete (ASGI, "Disconnect - receive event").
         if not (self.ended or self.gone):
             self.gone = True
             task.cancel()
@@ -210,9 +211,9 @@ class Exchange:
     # -- answer
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`, for answers of Starlette too: adds the request id, and keeps count of how far the answer is.
+        """Send like ASGI's `send`, also for Starlette: add the request id, and record how much of the answer is sent.
 
-        A backend's own id goes on as `x-upstream-request-id`.
+        A backend's own id is passed on as `x-upstream-request-id`.
         """
         if message["type"] == "http.response.start":
             self.started = True
@@ -231,7 +232,7 @@ class Exchange:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 
     def write(self, data: bytes) -> Awaitable[None]:
-        """Send a piece of the body. No coroutine of its own: this runs for every chunk."""
+        """Write a piece of the body. Not a coroutine itself, because it runs for every chunk."""
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
@@ -242,7 +243,7 @@ class Exchange:
         """Send a complete answer."""
         if status not in BODILESS and all(name != b"content-length" for name, _ in headers):
             headers = [*headers, (b"content-length", b"%d" % len(body))]
-        self.ended = True  # before a disconnect can be seen
+        self.ended = True  # before a disconnect can be noticed
         await self.start(status, headers)
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
@@ -251,7 +252,7 @@ class Exchange:
         headers = [AS_JSON]
         if error.retry_after is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after))
-        if error.status == 426:  # RFC 9110, section 15.5.22: it names the protocol to use
+        if error.status == 426:  # RFC 9110, section 15.5.22: the answer names the protocol to use
             headers.append((b"upgrade", b"HTTP/1.1"))
         await self.reply(error.status, headers, dumps(body))
 
@@ -264,15 +265,15 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
     """Undo a request's content-encoding, up to `limit` bytes.
 
     Raises:
-        BadRequest: an encoding that is not known, or data that is not in it.
-        BodyTooLarge: more than `limit` bytes come out: a kilobyte of gzip can hold a megabyte.
+        BadRequest: the encoding is unknown, or the data is not in it.
+        BodyTooLarge: the result has more than `limit` bytes: a kilobyte of gzip can hold a megabyte.
     """
     encoding = (encoding or "").strip().lower()
     if encoding in ("", "identity"):
         return body
     if encoding not in _ENCODINGS:
         raise BadRequest(f"content-encoding {encoding} is not supported; send identity, gzip or deflate.")
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the format of zlib or of gzip, whichever it begins with
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # the format of zlib or gzip, detected by its beginning
     try:
         plain = decoder.decompress(body, limit + 1)
     except zlib.error as error:
@@ -291,5 +292,5 @@ def _too_large(limit: int) -> BodyTooLarge:
 
 
 def unique() -> str:
-    """Hexadecimal text that no other process or call returns, at a hundredth of the cost of a random draw."""
+    """Return hexadecimal text that no other process or call returns, at a hundredth of the cost of a random draw."""
     return f"{_PROCESS}{next(_NUMBERS):x}"

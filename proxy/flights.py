@@ -1,4 +1,4 @@
-"""Runs that requests share: whoever asks for what is being done already waits for that."""
+"""Runs that several requests share: a request for something that is already being done waits for that."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Sequence
@@ -30,7 +30,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class NothingDone:
-    """A history that was not shortened: there is nothing to gain, or the summary that it was for was not written."""
+    """A history that was not shortened: nothing would be gained, or the summary that it was for could not be written."""
 
 
 RunResult: TypeAlias = Shortened | Adopted | NothingDone
@@ -40,15 +40,15 @@ _Run: TypeAlias = Callable[[Job], Coroutine[Any, Any, RunResult]]
 @dataclass(slots=True)
 class _Flight:
     job: Job
-    """Job for which it was begun."""
+    """Job for which the run was begun."""
     task: asyncio.Task[RunResult]
     waiting: int = 0
     goes_on: bool = False
-    """Whether the run continues even if nobody waits for it: where that is allowed, its result serves the next turn."""
+    """Whether the run continues even if nobody waits for it, because its result serves the next turn."""
 
 
 class Flights:
-    """Runs that are under way. A run is cancelled when nobody waits for it any more, unless it may go on."""
+    """Runs in progress. A run is cancelled once nobody waits for it, unless it may continue."""
 
     def __init__(self, summaries: Summaries) -> None:
         self._summaries = summaries
@@ -60,10 +60,10 @@ class Flights:
         return None if flight is None else await self._wait(flight, job, seconds)
 
     async def join(self, key: Hashable, job: Job, run: _Run, seconds: float) -> RunResult | None:
-        """Return the result of the run with this key, begun if there is none, or None if it takes longer than `seconds`."""
+        """Return the result of the run with this key, or None after `seconds`; begin the run if there is none."""
         flight = self._flights.get(key)
         if flight is None:
-            # It works on a copy, because this job may go on without waiting for it.
+            # The run gets a copy, because this job may stop waiting and continue without it.
             twin = copy(job)
             flight = self._flights[key] = _Flight(twin, spawn(run(twin), name="compaction"))
             flight.task.add_done_callback(lambda _: self._land(flight))
@@ -88,7 +88,7 @@ class Flights:
                 flight.task.cancel()
 
     async def stop(self, scope: str, links: Sequence[bytes]) -> None:
-        """Stop runs for a history of this chain that nobody waits for."""
+        """Stop runs for a history of this chain for which nobody waits."""
         for flight in list(self._flights.values()):
             if flight.goes_on and flight.job.scope == scope and not set(links).isdisjoint(flight.job.prompt.links):
                 flight.task.cancel()

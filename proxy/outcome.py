@@ -1,4 +1,9 @@
-"""The record of one request's life: filled while it is served, read at its end by log, metrics, traces, page and headers, in tokens and seconds."""
+"""Record of one request's life, in tokens and seconds: filled while it is served, and read at its end.
+
+Log, metrics, traces, page and headers read it. An outcome is this record; an event is one thing that happened to the
+request; an observer is told of both. An activity is what a viewer sees the request doing; an action is what was done
+with its prompt.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -12,20 +17,20 @@ from proxy.net.headers import Headers
 from proxy.tokens.cache import current_tenant
 
 SentAs: TypeAlias = Literal["forwarded", "continued", "shaped"]
-"""As the client sent it, with what an earlier turn shortened, or changed in another way."""
+"""How a prompt was sent: as the client sent it, with what an earlier turn shortened, or changed in another way."""
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499
 """Status of a request whose client left before it was answered (nginx's code for it)."""
 COMPACTING = "compacting"
 """Action of a request whose history is being shortened."""
 ANSWER_RUNGS = ("answer",)
-"""Rungs of a compaction that shortened the answer so far, and not the history."""
+"""Rungs of a compaction that shortened the answer so far instead of the history."""
 MOST_EVENTS = 300
-"""Events of one request that are stored: a very long answer is paused again and again."""
+"""Most events of a request that are stored, since a very long answer may be paused again and again."""
 _MOST_REDUCTIONS = 64
-"""Compactions of one request that are reported each by itself."""
+"""Most compactions of a request that are reported one by one."""
 _MOST_MALFORMED = 16
-"""Malformed calls of one request that are reported."""
+"""Most malformed calls of a request that are reported."""
 _BEGINNING: Mapping[Activity | None, str] = {
     "compacting": "compacting",
     "waiting": "compacted sent",
@@ -36,32 +41,37 @@ _BEGINNING: Mapping[Activity | None, str] = {
     "compacted_ahead compacted_on_demand backend_failed refused window_learned window_disproved cut afforded restarted "
     "observed concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
 }
+# Names are checked against this table where an event is added or read: as bare strings at 44 places, a misspelt one was
+# a metric that stayed at zero.
 EVENTS = {name: activity for activity, names in _BEGINNING.items() for name in names.split()}
-"""All events there are, each with the activity that begins with it."""
+"""All events, each with the activity that begins with it, or None."""
 _COUNTERS = {
     "sent": "attempts", "summarised": "summaries", "searched": "searches", "refused": "refusals",
     "paused": "pauses", "resumed": "resumes", "concluded": "conclusions",
 }  # fmt: skip
-"""Figure that counts the events of a name."""
+"""Names of figures that count the events of a name."""
 
 
 class Event(NamedTuple):
     """One thing that happened to a request."""
 
     at: float
-    """On the clock of the telemetry."""
+    """Time on the clock of the telemetry."""
     name: str
     fields: Mapping[str, Any]
 
 
 class Observer:
-    """Base of whatever follows outcomes. Methods are called at once and in order: they must be quick and never raise."""
+    """Base of everything that follows outcomes.
+
+    Methods are called at once and in order: they must be quick and never raise.
+    """
 
     def started(self, outcome: "Outcome", headers: Headers) -> None:
-        """Take note of a request that was let in; `headers` are the client's."""
+        """Note a request that was accepted; `headers` are the client's."""
 
     def happened(self, outcome: "Outcome", event: Event) -> None:
-        """Take note of an event, which the outcome has taken in already."""
+        """Note an event that the outcome has already recorded."""
 
     def ended(self, outcome: "Outcome") -> None:
         """Read an outcome that is complete."""
@@ -72,42 +82,43 @@ T = TypeVar("T", bound=Observer)
 
 @lru_cache(maxsize=256)
 def overriding(observers: tuple[T, ...], moment: Callable[..., Any]) -> tuple[T, ...]:
-    """Select those that do something at a moment, a method of their base."""
+    """Select the observers that act at a moment, that is, override this method of their base."""
     return tuple(each for each in observers if getattr(type(each), moment.__name__) is not moment)
 
 
 @dataclass(eq=False)
 class SentPrompt:
-    """Figures of the prompt as it was sent last, and of what the backend had of it in its cache."""
+    """Figures of the prompt as it was last sent, and of what the backend had of it in its cache."""
 
     window: int | None = None
     tokens_before: int | None = None
-    """Prompt tokens as the client sent them, by the best estimate."""
+    """Prompt tokens as sent by the client, by the best estimate."""
     tokens_after: int | None = None
-    """Prompt tokens as they were sent last."""
+    """Prompt tokens as last sent."""
     sent_as: SentAs = "forwarded"
-    """Its action where nothing was shortened for it."""
+    """Action to report if nothing was shortened for this request."""
     tools: Literal["", "emulated"] = ""
     covered: int = 0
     """Messages that an earlier turn shortened."""
     shaped: Mapping[str, int] = field(default_factory=dict)
-    """Tokens that the policy saved, by the part of it that was shortened."""
+    """Tokens saved by the policy, by the part of the prompt that it shortened."""
     recalled: int = 0
-    """Passages of the covered history that were put back into the prompt, and their tokens."""
+    """Passages of the covered history that were put back into the prompt; their tokens follow."""
     recalled_tokens: int = 0
     restored: int = 0
-    """Messages that got back what their client had left out."""
+    """Messages that got back parts that their client had left out."""
     left_out: int = 0
-    """Tokens from the middle of the newest user message that were not sent, and those of all of it."""
+    """Tokens from the middle of the newest user message that were not sent; the tokens of the whole message follow."""
     left_out_of: int = 0
     afforded: int = 0
-    """Tokens that its answer was bounded by because no more can be paid for; 0: it was not."""
+    """Bound of the answer in tokens if no more could be paid for, else 0."""
     repeated: int | None = None
-    """Tokens that the conversation's prompt before it began with, by the best estimate; None: nothing was sent."""
+    """Tokens at its beginning that repeat the conversation's previous prompt, by the best estimate; None if nothing was
+    sent."""
     reused: int | None = None
-    """Prompt tokens that the backend had in its cache; None: it does not say."""
+    """Prompt tokens that the backend had in its cache; None if it does not report them."""
     unlike: str = ""
-    """Why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
+    """Reason why no more were repeated (see `proxy.addons.prompt_prefix`), or reused (`backend`)."""
 
 
 @dataclass(eq=False)
@@ -119,17 +130,17 @@ class Compactions:
     kind: str = ""
     """Kind of the newest compaction; empty if there was none."""
     rungs: tuple[str, ...] = ()
-    """Rungs of the ladder that took something out, in this order."""
+    """Rungs of the ladder that took something out, in order."""
     summary: str = ""
-    """What replaces messages: `written` by a model, an `extract` by code; empty: neither."""
+    """Author of the summary that replaces messages: a model (`written`), code (`extract`), or empty if there is none."""
     unfit: int = 0
-    """Summaries that a model was asked for and that were not fit to be used."""
+    """Number of summaries by a model that were not fit to be used."""
     saved: int = 0
-    """Prompt tokens by which all compactions shortened it, those of earlier turns included."""
+    """Prompt tokens saved by all compactions, including those of earlier turns."""
     saved_answer: int = 0
-    """Those of them that the answer so far was shortened by where it was resumed."""
+    """Part of `saved` by which the answer so far was shortened where it was resumed."""
     cut_earlier: tuple[int, int] = (0, 0)
-    """Tokens that were cut from earlier user messages, and those of all of these messages."""
+    """Tokens cut from earlier user messages, and all tokens of these messages."""
 
 
 @dataclass(eq=False)
@@ -139,39 +150,40 @@ class Outcome:
     id: str
     clock: Callable[[], float]
     observers: tuple[Observer, ...] = ()
-    """They see it until its end; none for a request that is only explained or counted."""
+    """Observers, notified until the end; none if the request is only explained or counted."""
     dialect: str = ""
     credential: str = ""
-    """A digest, never the key."""
+    """Digest of the client's key; never the key."""
     cause: "Outcome | None" = None
-    """The request that background work follows; None: this is a request."""
+    """Request that this background work follows; None if this is a request itself."""
     backend: str = ""
     model: str = ""
-    """Id under which the backend knows it."""
+    """Model's id at the backend."""
     listed: bool = False
-    """Whether the backend lists it: else a client may have made it up."""
+    """Whether the backend lists the model; otherwise a client may have made it up."""
     since: float = field(init=False)
     events: list[Event] = field(default_factory=list)
-    """What happened, never what was said; at most `MOST_EVENTS`."""
+    """Events, at most `MOST_EVENTS`: what happened, never what was said."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Number of the events of each name, those that are no longer stored included."""
+    """Number of events by name, including those that are no longer stored."""
     conversation: str = ""
-    """A digest of the client's name for it; empty: it has none."""
+    """Digest of the client's name for the conversation; empty if it names none."""
     traced: Callable[[Headers], Headers] = lambda headers: headers
-    """Puts the trace into the headers of a request to a backend."""
+    """Adds the trace to the headers of a request to a backend."""
     status: int = 0
     doing: Activity = "reading"
     action: str = "passed"
     sent: SentPrompt = field(default_factory=SentPrompt)
     shortened: Compactions = field(default_factory=Compactions)
     mended: Counter[str] = field(default_factory=Counter)
-    """Tool calls that were read back from text (`leaked`), and that were left out because the answer had made them before (`repeated`)."""
+    """Repaired tool calls: read back from text (`leaked`), or left out because the answer had already made them
+    (`repeated`)."""
     first_byte: float | None = None
     seconds: float = 0.0
     usage: Mapping[str, Any] | None = None
-    """Usage of the whole answer, as the client got or would have got it."""
+    """Usage of the whole answer, as sent to the client, or as it would have been."""
     error: str | None = None
-    """Code of the error that the client got."""
+    """Code of the error sent to the client."""
 
     def __post_init__(self) -> None:
         self.since = self.clock()
@@ -189,16 +201,16 @@ class Outcome:
             observer.happened(self, event)
 
     def show(self, name: str, **fields: Any) -> None:
-        """Show the observers something that holds prompts or answers, and is therefore never stored."""
+        """Show the observers something with content of prompts or answers, which is therefore never stored."""
         for observer in overriding(self.observers, Observer.happened):
             observer.happened(self, Event(self.clock(), name, fields))
 
     def fail(self, status: int, error: str) -> None:
-        """Record the error that the client gets; `status` 0: that of the response that went out before."""
+        """Record the error sent to the client; `status` 0 keeps the status of the response that was already sent."""
         self.status, self.error = status, error
 
     def close(self, status: int) -> None:
-        """End it; `status` is what the client got, if no failure was recorded."""
+        """End the record; `status` is the client's, used if no failure was recorded."""
         self.status = self.status or status
         self.seconds = self.clock() - self.since
         if self.cause is None:
@@ -208,12 +220,15 @@ class Outcome:
             observer.ended(self)
 
     def record_route(self, backend: str, model: str, *, listed: bool, looks: bool = False) -> None:
-        """Record backend and model, and whether it lists that; `looks`: nothing but a look, which occupies no backend."""
+        """Record backend and model; `looks`: the request only reads, and occupies no backend."""
         self.backend, self.model, self.listed = backend, model, listed
         self.add("looked" if looks else "routed", backend=backend, model=model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"], sent_as: SentAs) -> None:
-        """Record the prompt as it stands; `window` None: it is not known. What is counted after the end changes nothing."""
+        """Record the prompt's present size; `window` is None if unknown.
+
+        Counts that arrive after the end change nothing.
+        """
         if self.seconds:
             return
         sent = self.sent
@@ -221,12 +236,12 @@ class Outcome:
         sent.sent_as = sent_as if self.first_byte is None else sent.sent_as
         if self.action != COMPACTING:
             self.action = self.shortened.kind or sent.sent_as
-        if not self.shortened.compactions:  # the backend may have counted by now what was estimated
+        if not self.shortened.compactions:  # by now the backend may have counted what was estimated
             sent.tokens_before = tokens
         self.add("measured", tokens=tokens, window=window, tools=tools)
 
     def record_compacted(self, **result: Any) -> None:
-        """Record the end of a compaction; without gain its tokens after equal those before.
+        """Record the end of a compaction. If it gained nothing, its tokens after equal those before.
 
         Args:
             result: fields of the API's object `Reduced`; the figures before and after are those of the history, or of the text
@@ -247,13 +262,13 @@ class Outcome:
 
     @property
     def reduced(self) -> list[Mapping[str, Any]]:
-        """Compactions that gained something, as `record_compacted` got them, the newest of them."""
+        """Compactions that gained something, as passed to `record_compacted`, at most the newest 64."""
         gained = [each for each in self.each("compacted") if each["tokens_after"] < each["tokens_before"]]
         return gained[-_MOST_REDUCTIONS:]
 
     @property
     def malformed_calls(self) -> list[Mapping[str, Any]]:
-        """Tool calls that were not made, the first of them.
+        """Tool calls that were not made, at most the first 16.
 
         `reason` is as in `proxy.emulation.forms.CallFault`, `tool` a name that the model wrote, `form` that in which the call was
         written (`native` where the backend reported it), and `provider` the kind of backend.
@@ -267,7 +282,7 @@ class Outcome:
 
     @property
     def fill(self) -> float | None:
-        """Tokens of the prompt as a fraction of the window, or of the fullest attempt that was paused."""
+        """Tokens of the prompt, or of the fullest attempt that was paused, as a fraction of the window."""
         window, tokens = self.sent.window, self.sent.tokens_after
         if window is None or tokens is None:
             return None
@@ -275,28 +290,28 @@ class Outcome:
 
     @property
     def answered(self) -> bool:
-        """Return whether a backend answered it, be it that its client left meanwhile."""
+        """Return whether a backend answered, even if the client left meanwhile."""
         return self.first_byte is not None and (self.status < 400 or self.status == CLIENT_DISCONNECTED)
 
     @property
     def handled(self) -> bool:
-        """Return whether more was done than to forward it."""
+        """Return whether Spillway did more than forward the request."""
         return bool(self.shortened.compactions or self.counts["paused"] or self.counts["sent"] > 1)
 
     @property
     def mended_calls(self) -> bool:
-        """Return whether any tool call was not passed on as it came."""
+        """Return whether any tool call was changed or left out."""
         return bool(self.malformed_calls or self.mended)
 
     @property
     def tokens_without(self) -> int:
-        """Prompt tokens without what was recalled, and with all that was taken out, by the best estimate."""
+        """Prompt tokens without recalled text and with everything that was taken out, by the best estimate."""
         taken_out = self.shortened.saved - self.shortened.saved_answer + sum(self.sent.shaped.values())
         return (self.sent.tokens_after or 0) + taken_out - self.sent.recalled_tokens
 
     @property
     def tokens_saved(self) -> int:
-        """Tokens by which that is more than what was sent, as the backend counts, and up to a full window."""
+        """Tokens saved: `tokens_without` less what was sent, as the backend counts, and up to a full window."""
         prompt, done = self.sent, self.shortened
         changed = done.saved or prompt.shaped or prompt.recalled_tokens
         if not (changed and self.counts["sent"] and prompt.tokens_after):
@@ -307,12 +322,12 @@ class Outcome:
         return done.saved_answer + round((without - sent) * (counted or sent) / sent)
 
     def each(self, name: str) -> Iterator[Mapping[str, Any]]:
-        """Fields of the events of this name."""
+        """Yield the fields of the events of this name."""
         assert name in EVENTS
         return (event.fields for event in self.events if event.name == name)
 
     def figures(self) -> dict[str, Any]:
-        """Return what it holds by the names under which log, traces and API show it."""
+        """Return all figures by the names under which log, traces and API show them."""
         return {
             **vars(self),
             **vars(self.sent),
@@ -327,9 +342,9 @@ class Outcome:
         }
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """Build Spillway's response headers, of what is known when they are sent.
+        """Build Spillway's response headers from what is known when they are sent.
 
-        While the history is being shortened the fill is not: it is in the usage at the end of the answer.
+        While the history is being shortened, the fill is not known yet; it is in the usage at the end of the answer.
         """
         sent = self.sent
         cache = {"repeated": sent.repeated, "reused": sent.reused, "why": sent.unlike or None}
@@ -353,14 +368,14 @@ class Outcome:
 
 @dataclass
 class Telemetry:
-    """Opens an outcome for every request; add-ons see it."""
+    """Opens an outcome for every request, and shows it to the observers."""
 
     clock: Callable[[], float]
-    """Seconds that never go back."""
+    """Monotonic clock, in seconds."""
     observers: tuple[Observer, ...] = ()
 
     def open(self, request_id: str, headers: Headers, *, dialect: str = "", credential: str = "") -> Outcome:
-        """Open the outcome of a request that was let in, with these headers: what is kept of it is this credential's."""
+        """Open the outcome of an accepted request; everything cached for it belongs to this credential."""
         current_tenant.set(credential)
         outcome = Outcome(request_id, self.clock, self.observers, dialect, credential)
         for observer in overriding(self.observers, Observer.started):
@@ -368,17 +383,17 @@ class Telemetry:
         return outcome
 
     def record_rejected(self, request_id: str, status: int, error: str) -> None:
-        """Record a request that was not let in."""
+        """Record a request that was rejected."""
         outcome = Outcome(request_id, self.clock, self.observers)
         outcome.fail(status, error)
         outcome.close(status)
 
     def background(self, request_id: str, cause: Outcome) -> Outcome:
-        """Open the outcome of background work that follows a request; it counts as no request."""
+        """Open the outcome of background work that follows a request; it does not count as a request."""
         outcome = Outcome(request_id, self.clock, self.observers, credential=cause.credential, cause=cause)
         outcome.backend, outcome.model, outcome.listed = cause.backend, cause.model, cause.listed
         return outcome
 
     def silent(self) -> Outcome:
-        """Open an outcome that nobody sees, of a request that is only explained or counted."""
+        """Open an outcome without observers, for a request that is only explained or counted."""
         return Outcome("", self.clock)

@@ -1,4 +1,4 @@
-"""Entry points of the API: requests are served by the pipeline, passed to a backend unchanged, or counted."""
+"""Entry points of the API: a request is served by the pipeline, passed to a backend unchanged, or counted."""
 
 import asyncio
 import logging
@@ -37,7 +37,7 @@ class Relay:
         """Answer a chat request in this dialect.
 
         Raises:
-            ClientError: it can't be served; nothing was sent yet.
+            ClientError: the request can't be served; nothing was sent yet.
         """
         limit, tail = self.pipeline.settings.max_body, bytearray()
 
@@ -60,10 +60,10 @@ class Relay:
                 await observe(self.pipeline, exchange, outcome, dialect, wire, bytes(tail))
 
     async def passthrough(self, exchange: Exchange) -> None:
-        """Pass any other request to the backend of the model that it names, or else that owns its path, or else the first.
+        """Pass any other request to the backend of the model that it names, else the owner of its path, else the first.
 
         Raises:
-            ClientError: no backend answered, or the body is not fit to be read.
+            ClientError: no backend answered, or the body can't be read.
             BrokenOff: the backend broke off in the middle of the body.
         """
         if exchange.path.endswith("/chat/completions"):
@@ -74,10 +74,10 @@ class Relay:
                 await pass_through(exchange, outcome, to)
 
     async def count(self, exchange: Exchange, dialect: Dialect) -> None:
-        """Reply how many tokens a prompt in this dialect has: all that the client sends, less only what it wants left out.
+        """Reply with the tokens of a prompt in this dialect, less what the client itself wants left out.
 
         Raises:
-            ClientError: it is malformed, or is to be passed through and no backend answered.
+            ClientError: the request is malformed, or has to be passed through and no backend answered.
         """
         wire, line = await exchange.body(self.pipeline.settings.max_body), self.pipeline
         with exchange.watched():
@@ -95,7 +95,7 @@ class Relay:
             await exchange.reply(200, [AS_JSON], dumps(counted))
 
     async def _unmanaged(self, exchange: Exchange, wire: bytes) -> Addressed | None:
-        """Find the route and body of a chat request that is to be passed through; None if it is managed."""
+        """Find the route and body of a chat request that has to be passed through; None if it is managed."""
         bypassed = exchange.header(b"x-spillway-bypass") == "1"
         if not bypassed and self.manages_all:
             return None
@@ -123,7 +123,7 @@ class Relay:
             if not exchange.delivered:
                 outcome.fail(CLIENT_DISCONNECTED, "client_left")
             raise
-        except Exception as error:  # it is reported where it is answered; here it is only written down
+        except Exception as error:  # recorded here, reported where it is answered
             outcome.fail(exchange.status or 500, type(error).__name__)
             raise
         finally:
@@ -132,12 +132,15 @@ class Relay:
 
 @lru_cache(maxsize=64)
 def _warn_of_unmanaged(path: str) -> None:
-    """Log, once for each path, that chats there pass unmanaged: some services have them there, so they are not moved."""
+    """Log, once for each path, that chats there pass unmanaged.
+
+    They are not moved to the managed path, because some services have chats of their own there.
+    """
     _log.warning("chats at %s are passed on unmanaged: a client's base URL should end in /v1", printable(path))
 
 
 def _ending(exchange: Exchange, dialect: Dialect, wire: bytes, limit: int) -> ErrorEnding:
-    """End a stream, that answers this request and is passed on as it comes, with an error."""
+    """Make the function that ends an unchanged stream, which answers this request, with an error."""
 
     def ending(error: ClientError) -> bytes:
         plain = decoded(wire, exchange.header(b"content-encoding"), limit)

@@ -26,14 +26,14 @@ _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A backend, the prober for what this client may know about it, and the id by which it knows the model."""
+    """A backend, the prober for what this client may know about it, and the backend's id for the model."""
 
     upstream: Upstream
     prober: Prober
     model: str
     listed: Listed | None = None
     unlisted_among: tuple[str, ...] | None = None
-    """Public ids of all models, if no backend lists this one; then this is the first backend."""
+    """Public ids of all models if no backend lists this one, in which case the backend is the first."""
 
     @property
     def key(self) -> ModelKey:
@@ -47,6 +47,8 @@ class Route:
 
     def not_found(self, reason: str) -> ModelNotFound:
         """Return the error for a model that no backend lists, if its backend answered 404 with this reason."""
+        # The backend is asked first, since llama-swap and LM Studio serve models that they do not list, and
+        # llama-server answers to any name: only its 404 shows that a name is unknown.
         backend, ids = f"{self.upstream.name} at {self.upstream.url}", self.unlisted_among or ()
         said = f"Backend {backend} answered 404{reason and f' ({reason})'}"
         if not ids:
@@ -56,9 +58,9 @@ class Route:
         )
 
     async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
-        """Read what is known of the model, as it holds for a request with this body; `fresh` as for `KnownModel.profile`.
+        """Read the model's profile, as it applies to a request with this body; `fresh` as for `KnownModel.profile`.
 
-        `load`: a model that is not loaded is loaded first.
+        `load`: load the model first if it is not loaded.
         """
         known = self.known
         profile = await (known.loaded(body) if load else known.profile(fresh=fresh))
@@ -81,9 +83,9 @@ class Route:
 
 
 def _readiness(route: Route) -> int:
-    """Rank a model by the list of its backend: 2 with a loaded instance and its window, 1 if it need not be loaded first, else 0.
+    """Rank a model as a default: 2 if it is loaded with a known window, 1 if it need not be loaded first, else 0.
 
-    A cloud's models are ready without an instance.
+    The models of a hosted service need no loading.
     """
     if route.listed is None or route.listed.profile.provisional:
         return 0
@@ -99,7 +101,7 @@ def is_managed(route: Route, settings: Settings) -> bool:
 
 
 def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
-    """Build a warning for each model that an option names, by its id or a pattern, and that is not among the listed `ids`."""
+    """Build a warning for each model that an option names, by id or pattern, and that is not among the listed `ids`."""
     return [
         f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest(model, ids)}"
         for option, model in sorted(named)
@@ -108,7 +110,7 @@ def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[s
 
 
 def nearest(model: str, ids: Iterable[str]) -> str:
-    """Name the ids that are nearest to a model's, as the end of a sentence; empty if none is near."""
+    """Name the ids nearest to a model's, as the end of a sentence; empty if none is near."""
     by_lower = {listed.lower(): listed for listed in ids}
     close = get_close_matches(model.lower(), by_lower, n=3, cutoff=0.4)
     return f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
@@ -122,13 +124,13 @@ _SEVERAL = (
 
 
 class Router:
-    """Routes by the union of the backends' model lists; unknown models go to the first backend."""
+    """Routes by all backends' model lists together; unknown models go to the first backend."""
 
     def __init__(self, upstreams: Sequence[Upstream], *, default: str | None = None) -> None:
-        """`upstreams` in the user's order, at least one.
+        """Route to `upstreams`, in the user's order, at least one.
 
-        `default` answers requests that name no model; None: the only one there is, or the one that is loaded; `OFF`: none
-        does, and they are refused.
+        `default` is the model for requests that name none. None: the only model, or the only loaded one. `OFF`: such
+        requests are refused.
         """
         self.upstreams = list(upstreams)
         self._default = default
@@ -144,7 +146,7 @@ class Router:
         """Find the route for a public model id; unknown ones go to the first backend.
 
         Raises:
-            BadRequest: it is too long to be one.
+            BadRequest: the id is too long.
         """
         if len(model) > LONGEST_NAME:
             raise BadRequest(
@@ -154,7 +156,7 @@ class Router:
         table = await self.table()
         if (found := table.get(model)) is not None:
             return found
-        if (alias := table.get(f"{model}:latest")) is not None:  # Ollama answers to `name` as well
+        if (alias := table.get(f"{model}:latest")) is not None:  # Ollama also accepts `name` for `name:latest`
             return replace(alias, model=model)
         first = self.upstreams[0]
         return Route(first, first.prober, model, unlisted_among=tuple(table))
@@ -162,10 +164,10 @@ class Router:
     async def routed(self, request: Request) -> tuple[Request, Route]:
         """Resolve the model of a request, and find its route.
 
-        Where no backend lists any model, one that names none goes to the first as it came.
+        If no backend lists any model, a request that names none goes unchanged to the first backend.
 
         Raises:
-            BadRequest: it names none, and there are several to choose from.
+            BadRequest: the request names none, and there are several to choose from.
         """
         if not request.model and (model := await self.chosen()):
             request = replace(request.changed(model=model), model=model)
@@ -175,7 +177,7 @@ class Router:
         """Choose the public id of the default model; empty if no backend lists any.
 
         Raises:
-            BadRequest: there are several to choose from, or it has to be named.
+            BadRequest: there are several to choose from, or the setting demands a name.
         """
         if self._default == OFF:
             raise BadRequest(_STRICT, param="model")
@@ -183,7 +185,7 @@ class Router:
             return self._default
         items = (await self.table()).items()
         table = [(public, route) for public, route in items if not _NOT_FOR_CHATS.search(route.model)]
-        for least in (2, 1, 0):  # the surest first: a rank that a single model reaches decides
+        for least in (2, 1, 0):  # surest first: a rank that only one model reaches decides
             candidates = [(public, route.model) for public, route in table if _readiness(route) >= least]
             if len({model for _, model in candidates}) == 1:
                 return candidates[0][0]
@@ -192,7 +194,7 @@ class Router:
         return ""
 
     async def unnamed(self, path: str) -> Route:
-        """Find the route of a request that names no model: the first backend with such a path of its own, else the first."""
+        """Find the route of a request that names no model: the first backend that owns its path, else the first one."""
         owner = await self.owner(path) if len(self.upstreams) > 1 else None
         upstream = owner or self.upstreams[0]
         return Route(upstream, upstream.prober, "")
@@ -206,14 +208,14 @@ class Router:
         return None
 
     async def table(self) -> dict[str, Route]:
-        """Map public ids to routes: each id as it is, and as `NAME/id` where two backends list the same."""
+        """Map public ids to routes: each id as it is, and as `NAME/id` if several backends list the same one."""
         probers = [upstream.prober for upstream in self.upstreams]
         if len(probers) == 1:
             lists = [await probers[0].listed()]
         else:
             lists = list(await asyncio.gather(*(prober.listed() for prober in probers)))
         if probers != [upstream.prober for upstream in self.upstreams]:
-            return await self.table()  # one has just refused its list without a key: now the client's is sent
+            return await self.table()  # a backend has just refused its list: now the client's key is sent
         if not all(map(is_, lists, self._lists)):
             self._lists, self._table = lists, self._build(probers, lists)
         return self._table

@@ -25,11 +25,12 @@ KEEP_ALIVE = 75
 """Seconds that an idle connection stays open between two requests. Longer than proxies and load balancers keep theirs (60):
 otherwise they send a request on a connection that is just being closed."""
 LINGER = 2.0
-"""Seconds that a refused client, which may still be sending, gets to read why."""
+"""Seconds in which a refused client, which may still be sending, can read the reason."""
 HEALTH = (b"/healthz", b"/readyz")
-"""Paths that are served even beyond the limit of connections, or an orchestrator would restart a server that is only busy."""
+"""Paths that are served even beyond the limit of connections; otherwise an orchestrator would restart a server that is
+only busy."""
 HEALTH_CONNECTIONS = 16
-"""Connections accepted beyond the limit, for these paths."""
+"""Connections accepted for these paths beyond the limit."""
 SHUTDOWN_GRACE = 1.0
 """Seconds for writing the error events of cancelled answers."""
 _TICK = 0.05
@@ -39,12 +40,14 @@ _TICK = 0.05
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 connection with limits, errors as JSON, and offers of other protocols declined."""
 
+    # A subclass of uvicorn's protocol instead of a server of our own, which took 1,270 lines and was slower: 125
+    # instead of 95 to 112 µs per request. Bounds per address are left to nginx or Caddy.
     limit_connections: int | None = None
     client_timeout = CLIENT_TIMEOUT
     _refused = False
-    """Whether the request was refused, so that everything still received is dropped."""
+    """Whether the request was refused, so that everything still received is discarded."""
     _is_beyond = False
-    """Whether the connection is one more than the limit."""
+    """Whether the connection is beyond the limit."""
     _timer: TimerHandle
     """Timer that ends a request that does not arrive, or an answer that the client does not read."""
     _head_bytes = 0
@@ -92,7 +95,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @override
     def _should_upgrade(self) -> bool:
-        return True  # to nothing: uvicorn starts no task then
+        return True  # to nothing, so uvicorn starts no task
 
     @override
     def on_headers_complete(self) -> None:
@@ -102,7 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_beyond and self.url.partition(b"?")[0] not in HEALTH:
             raise self._overloaded()
         super().on_headers_complete()
-        self.headers = []  # trailers are appended here: none becomes a header of the request
+        self.headers = []  # trailers are appended here; none may become a header of the request
 
     @override
     def on_body(self, body: bytes) -> None:
@@ -137,11 +140,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(TooSlow(f"The request stopped arriving for {self.client_timeout:g} seconds: send it again."))
         elif idle and self.timeout_keep_alive_task is None:
             self.transport.close()
-        else:  # the client is not what is slow
+        else:  # the client is not the slow side
             self._restart_timer()
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Read a request that offers another protocol as plain HTTP/1.1 (RFC 9110, section 7.8): Java's clients offer HTTP/2.
+        """Read plain HTTP/1.1 in spite of an offer such as HTTP/2 by Java's clients (RFC 9110, section 7.8).
 
         llhttp does not parse the body of such a request, so its head is parsed once more without the offer.
         """
@@ -154,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.data_received(b"%b%b\r\n%b" % (head, b"".join(lines), rest))
 
     def _refuse(self, error: ClientError) -> None:
-        """Answer with an error and close the connection; if an answer is under way, only close it."""
+        """Answer with an error and close the connection; if an answer has begun, only close it."""
         self._refused = True
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -182,7 +185,7 @@ def _head_too_large() -> HeadTooLarge:
 class Server(uvicorn.Server):
     """Serves until a signal; then waits for running answers, at most `graceful` seconds, and ends the rest with an error.
 
-    A second signal ends it at once. Requests find it as `server` in their state.
+    A second signal ends it at once. Requests have it as `server` in their state.
     """
 
     def __init__(
@@ -199,7 +202,8 @@ class Server(uvicorn.Server):
     ) -> None:
         """Configure uvicorn, with more `options` of its own.
 
-        `port` 0 is any free one, with which `on_started` is called once it listens; 0 as well at a socket in the file system.
+        `port` 0 picks a free port. Once the server listens, `on_started` is called with its port, or with 0 for a
+        socket in the file system.
         """
         bounds = {"limit_connections": max_connections, "client_timeout": client_timeout}
         super().__init__(
@@ -213,7 +217,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 proxy_headers=False,
-                server_header=False,  # the backend's own headers pass
+                server_header=False,  # so that the backend's own headers are passed on
                 date_header=False,
                 timeout_keep_alive=KEEP_ALIVE,
                 **options,
@@ -232,7 +236,8 @@ class Server(uvicorn.Server):
 
     @override
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not captured: uvicorn would raise it again at the end, and the exit status be that of a killed process.
+        # Signals are not captured: uvicorn would raise them again at the end, and the exit status would be that of a
+        # killed process.
         self.force_exit = self.should_exit
         self.stop()
 
@@ -257,7 +262,7 @@ class Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         for connection in tuple(self.server_state.connections):
-            connection.shutdown()  # closes it once it is idle
+            connection.shutdown()  # closes the connection once it is idle
         await self._until_closed(self._graceful)
         for task in tuple(self.server_state.tasks):
             task.cancel()
