@@ -108,8 +108,8 @@ def create_app(
     settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
-    made = partial(upstreams, settings=settings, transport=wire, store=store, ttl=times.profile_ttl)
-    router = Router(made(settings.backends), default=settings.default_model)
+    build_upstreams = partial(upstreams, settings=settings, transport=wire, store=store, ttl=times.profile_ttl)
+    router = Router(build_upstreams(settings.backends), default=settings.default_model)
     pipeline, telemetry = _pipeline(settings, router, store, clock, times), Telemetry(clock=time.monotonic)
     counting, metrics = pipeline.counting, Metrics(keyed=bool(settings.api_keys))
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
@@ -133,7 +133,7 @@ def create_app(
         check_store=store.check,
     )
     app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
-    app.state.add_found = partial(_add_found, router, made)
+    app.state.add_found = partial(_add_found, router, build_upstreams)
     return app
 
 
@@ -309,7 +309,7 @@ def upstreams(
 
         def prober(headers: Sequence[Header]) -> Prober:
             timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
-            made = Prober(
+            new_prober = Prober(
                 FlowRunner(transport, backend.url, headers=headers, timeout=timeout, load_timeout=load_timeout),
                 kind=backend.kind,
                 ttl=ttl,
@@ -317,10 +317,10 @@ def upstreams(
                 store=store,
                 name=backend.name,
             )
-            made.request_window = request_window
-            return made
+            new_prober.request_window = request_window
+            return new_prober
 
-        made = Upstream(
+        new_upstream = Upstream(
             name=backend.name,
             url=backend.url,
             authorization=None if backend.authorization is None else backend.authorization.encode(),
@@ -329,7 +329,7 @@ def upstreams(
             prober=prober,
             managed=backend.managed,
         )
-        made.near = is_nearby(host)
-        return made
+        new_upstream.near = is_nearby(host)
+        return new_upstream
 
     return list(map(upstream, backends))

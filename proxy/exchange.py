@@ -281,7 +281,7 @@ def decoded(body: bytes, encoding: str | None, limit: int) -> bytes:
     if len(plain) > limit:
         raise _too_large(limit)
     if not decoder.eof or decoder.unused_data:
-        wrong = "there is something behind its end" if decoder.eof else "it ends too early"
+        wrong = "data follows its end" if decoder.eof else "it ends too early"
         raise BadRequest(f"The request body is not valid {encoding}: {wrong}.")
     return plain
 

@@ -71,7 +71,7 @@ class Flights:
 
     async def _wait(self, flight: _Flight, job: Job, seconds: float) -> RunResult | None:
         flight.waiting += 1
-        own, job.progress = job.progress, flight.job.progress
+        own_progress, job.progress = job.progress, flight.job.progress
         try:
             timeout = None if seconds == job.settings.read_timeout else seconds
             done, _ = await asyncio.wait({flight.task}, timeout=timeout)
@@ -80,7 +80,7 @@ class Flights:
             )
             return flight.task.result() if done else None
         finally:
-            job.progress = own
+            job.progress = own_progress
             flight.waiting -= 1
             if not (flight.waiting or flight.goes_on or flight.task.done()):
                 # Remove it first, so that a request that comes now does not join a run about to be cancelled.

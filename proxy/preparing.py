@@ -129,9 +129,9 @@ class Preparer:
         # was shortened to 2,000, with five summaries, and the checkpoint was applied for 30 days.
         before = job.profile.window
         if before is None or job.is_due or job.known_backend.shifts_silently:
-            request, had = job.route.known.window_request, job.route.known.window_request.became
+            request, earlier = job.route.known.window_request, job.route.known.window_request.became
             await job.read_profile(load=True)
-            if request.became != had:
+            if request.became != earlier:
                 job.outcome.add("window_requested", became=request.became, tokens=request.granted)
             window = job.profile.window
             if window is not None and (before is None or before.value != window.value):

@@ -50,11 +50,11 @@ class Route:
         # The backend is asked first, since llama-swap and LM Studio serve models that they do not list, and
         # llama-server answers to any name: only its 404 shows that a name is unknown.
         backend, ids = f"{self.upstream.name} at {self.upstream.url}", self.unlisted_among or ()
-        said = f"Backend {backend} answered 404{reason and f' ({reason})'}"
+        answered = f"Backend {backend} answered 404{reason and f' ({reason})'}"
         if not ids:
-            return ModelNotFound(f"{said}, and no backend lists any model. `spillway check` says what to do.")
+            return ModelNotFound(f"{answered}, and no backend lists any model. `spillway check` says what to do.")
         return ModelNotFound(
-            f"No backend lists the model {self.model!r}{nearest(self.model, ids)}. {said}. GET /v1/models shows what there is."
+            f"No backend lists the model {self.model!r}{nearest(self.model, ids)}. {answered}. GET /v1/models shows what there is."
         )
 
     async def profile(self, body: Mapping[str, Any], *, fresh: bool = False, load: bool = False) -> ModelProfile:
@@ -116,10 +116,10 @@ def nearest(model: str, ids: Iterable[str]) -> str:
     return f"; the nearest are {', '.join(by_lower[each] for each in close)}" if close else ""
 
 
-_STRICT = "The request names no `model`, and SPILLWAY_DEFAULT_MODEL=off has none answer then: name one (GET /v1/models shows them)."
+_STRICT = "The request names no `model`, and SPILLWAY_DEFAULT_MODEL=off allows no default: name one (GET /v1/models shows them)."
 _SEVERAL = (
-    "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load only one, or have "
-    "SPILLWAY_DEFAULT_MODEL say which answers then."
+    "The request names no `model`, and there are several here: name one (GET /v1/models shows them), load only one, or "
+    "set SPILLWAY_DEFAULT_MODEL to the one that should answer."
 )
 
 

@@ -195,18 +195,18 @@ def _best(candidates: Sequence[tuple[str, Sequence[_Entry]]], sent: Sequence[_En
     digests, fits = [entry.digest for entry in sent], list[tuple[tuple[bool, int], _Fit]]()
     for name, archived in candidates:
         old = [entry.digest for entry in archived]
-        own, known = old == digests[: len(old)], set(old)
-        place = (0, 0) if own else _overlap(archived, sent, 1 if exact else RUN)
+        repeated, known = old == digests[: len(old)], set(old)
+        place = (0, 0) if repeated else _overlap(archived, sent, 1 if exact else RUN)
         if exact and place is None and sent[0].message["role"] != "user":
             place = len(old), 0  # named alike and starting mid-conversation: some turns went past Spillway, so append
         shared = [text_of(entry.message) for entry in sent if entry.digest in known]
         new = sum(entry.digest not in known and entry.message["role"] != "tool" for entry in sent)
-        # `alike`: a longer archive of another chat that begins the same. `few`: too little in common to be the same chat.
-        alike = place is not None and not place[0] and len(old) > len(sent)
+        # `begins_alike`: a longer archive of another chat that begins the same. `few`: too little in common to be the same chat.
+        begins_alike = place is not None and not place[0] and len(old) > len(sent)
         few = sum(map(len, {*shared})) < _TELLING or new - _TURN > len(shared) / _SHARED
-        if place is not None and (exact or own or not (alike or few)):
+        if place is not None and (exact or repeated or not (begins_alike or few)):
             # Up to a turn of new messages does not count: a chat may share its latest turn with another one by chance.
-            fits.append(((own, len(old) if own else min(-new, -_TURN)), (name, archived, place)))
+            fits.append(((repeated, len(old) if repeated else min(-new, -_TURN)), (name, archived, place)))
     fits.sort(key=lambda fit: fit[0])
     doubtful = len(fits) > 1 and fits[-1][0] == fits[-2][0] and not (exact or fits[-1][0][0])
     return None if doubtful else fits[-1][1] if fits else ("", (), (0, 0))

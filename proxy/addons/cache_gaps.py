@@ -32,8 +32,8 @@ class CacheGaps(AddOn):
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Request it, unless the client or a setting decides otherwise, or another conversation's prompt was read last."""
-        prompt, kept = job.prompt, job.profile.rolls_back
-        if job.known_backend.kind != "llamacpp" or kept is None or not kept.value:
+        prompt, rolls_back = job.prompt, job.profile.rolls_back
+        if job.known_backend.kind != "llamacpp" or rolls_back is None or not rolls_back.value:
             return
         scope, before, same_bytes = self._newest.get(job.key) or ("", frozenset(), False)
         prompt.fields.pop(_REUSE, None)

@@ -73,12 +73,12 @@ class DroppedFields(AddOn):
         size = len(dumps(dropped))
         if not dropped or size > _LARGEST:
             return
-        said = {
+        answer_message = {
             "content": answer.text,
             "tool_calls": [{"function": {"name": call.name, "arguments": call.arguments}} for call in answer.calls],
         }
         link = job.prompt.links[-1] if job.prompt.links else b""
-        key, digest = (job.scope, link), answer_digest(said)
+        key, digest = (job.scope, link), answer_digest(answer_message)
         earlier = [*(self._known.get(key) or {}).items()]
         answers = dict([*((name, each) for name, each in earlier if name != digest)][1 - _VERSIONS :]) | {
             digest: dropped

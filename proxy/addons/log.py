@@ -84,10 +84,10 @@ class AsJson(logging.Formatter):
     @override
     def format(self, record: logging.LogRecord) -> str:
         """Format a record with its traceback."""
-        at, said = datetime.fromtimestamp(record.created, UTC), {"message": record.getMessage()}
-        told = {"time": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower(), "logger": record.name}
-        told |= getattr(record, "fields", None) or said
-        return json.dumps(told | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
+        at, plain = datetime.fromtimestamp(record.created, UTC), {"message": record.getMessage()}
+        row = {"time": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower(), "logger": record.name}
+        row |= getattr(record, "fields", None) or plain
+        return json.dumps(row | ({"traceback": self.formatException(record.exc_info)} if record.exc_info else {}))
 
 
 def formatter(log_format: str) -> logging.Formatter:
@@ -164,9 +164,9 @@ def _origin(event: str, outcome: Outcome) -> dict[str, Any]:
 
 def _write(level: int, fields: dict[str, Any]) -> None:
     """Log the fields that have a value as `name=value`, quoted as in JSON if the value contains a space, `"` or `=`."""
-    told = {n: round(each, 2) if isinstance(each, float) else each for n, each in fields.items() if each}
-    values = (f"{each}" if set(f"{each}").isdisjoint(' "=') else dumps(each).decode() for each in told.values())
-    _log.log(level, "%s", " ".join(map("=".join, zip(told, values, strict=True))), extra={"fields": told})
+    shown = {n: round(each, 2) if isinstance(each, float) else each for n, each in fields.items() if each}
+    values = (f"{each}" if set(f"{each}").isdisjoint(' "=') else dumps(each).decode() for each in shown.values())
+    _log.log(level, "%s", " ".join(map("=".join, zip(shown, values, strict=True))), extra={"fields": shown})
 
 
 def _where(outcome: Outcome) -> str:

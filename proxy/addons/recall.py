@@ -198,8 +198,8 @@ class Recaller(AddOn):
             if turn is None or turn.block is None or turn.checkpoint != _digest(job):
                 continue
             if turn.stays is None:
-                behind = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
-                turn.stays = _reads_anew(job) or turn.block.tokens * _WORTH <= behind
+                tokens_after = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
+                turn.stays = _reads_anew(job) or turn.block.tokens * _WORTH <= tokens_after
             if turn.stays:
                 found[index + moved] = turn.block
         return found
@@ -217,6 +217,8 @@ class Recaller(AddOn):
         while fitting:
             text = block_of(job.prompt.conversation, fitting)
             block = Block(text, tuple(fitting), self._meter.count_text(job.key, text))
+            # Without a compaction for their sake, what was recalled depended on how full the prompt happened to be:
+            # right before a compaction 19 % of the evidence in dialogues, otherwise 86 %.
             # Cramped if the best passage is missing, or more than half of them, unless the next step needs a compaction anyway.
             cramped = fitting[:1] != found[:1] or (2 * len(fitting) < len(found) and not is_last)
             recalled = RecalledBlocks({**earlier, placed: block}, block, cramped=cramped)
@@ -265,13 +267,13 @@ class Recaller(AddOn):
         newest = newest_user(messages)
         assert newest is not None  # there is a query
         indexed, moved = await self._indexed(messages), len(messages) - len(prompt.sent)
-        asked = newest if since is None else since + moved
-        while asked and messages[asked - 1].get("role") == "user":
-            asked -= 1
-        for index in range(min(asked, prompt.lost), newest + 1):
+        question_at = newest if since is None else since + moved
+        while question_at and messages[question_at - 1].get("role") == "user":
+            question_at -= 1
+        for index in range(min(question_at, prompt.lost), newest + 1):
             # Never return the question itself as a passage: not the messages still shown from it on, nor earlier copies of it.
-            shown = index >= prompt.lost or (index >= asked and messages[index] in prompt.history)
-            if shown and (index >= asked or asks_the_same(messages[index], query)):
+            shown = index >= prompt.lost or (index >= question_at and messages[index] in prompt.history)
+            if shown and (index >= question_at or asks_the_same(messages[index], query)):
                 indexed[index] = NO_PASSAGES
         for index in range(newest + 1, len(messages)):
             if calls_of(messages[index]):

@@ -138,6 +138,8 @@ class _Engine:
         return next(name for number in count() if (name := f"spillway-{owner}-{number}.slot") not in self.files)
 
 
+# Only with `--slot-save-path`: naming a slot turns the server's own memory of prompts off. Two conversations with the
+# server's defaults read 8,900 tokens instead of 3,530 (b11549).
 class SlotKeeper(AddOn):
     """Chooses the slot of each prompt. For one process: others that share the server choose for themselves."""
 

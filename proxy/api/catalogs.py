@@ -23,6 +23,7 @@ _YEAR_3000 = 32_503_680_000
 """Seconds since the epoch; later times are not plausible and are ignored."""
 CODEX_QUERY = "client_version"
 """Query parameter with which Codex asks for its catalog, and which no other client sends."""
+# Told the true window of 16k, Codex 0.169 compacted after every turn, 1,088 times in 90 s.
 _CODEX_WINDOW = 272_000
 """Window in tokens that Codex assumes for unknown models."""
 _TOOL_OUTPUT = (1_000, 10_000)

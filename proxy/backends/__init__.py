@@ -18,6 +18,8 @@ from proxy.backends.ollama import Ollama
 from proxy.backends.openrouter import OpenRouter
 from proxy.backends.vllm import Vllm
 
+# A kind is recognised by something that its imitators lack: KoboldCpp, LocalAI, Lemonade and Docker Model Runner all
+# answer at Ollama's paths, and several servers answer to any path with 200.
 BACKENDS: tuple[Backend, ...] = (Ollama(), LmStudio(), LlamaCpp(), LlamaSwap(), Vllm(), OpenRouter(), Generic())
 """Kinds in order of detection: those with the most distinctive replies first; the last one takes any server."""
 LOCAL = tuple(backend for backend in BACKENDS if backend.port)

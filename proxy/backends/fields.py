@@ -140,8 +140,8 @@ def windows(entry: object, depth: int = 2) -> dict[Trust, int]:
         inner = windows(value, depth - 1) if depth and name in _INSIDE else {}
         family, _, last = name.rpartition(".")  # `llama.context_length` is GGUF's, of the model
         trust = Trust.TRAINED if family else _WINDOWS.get(last.replace("_", "").replace("-", "").lower())
-        told = {trust: tokens(value)} if trust is not None and last.lower().strip("_") else {}
-        for each, window in (*inner.items(), *told.items()):
+        named = {trust: tokens(value)} if trust is not None and last.lower().strip("_") else {}
+        for each, window in (*inner.items(), *named.items()):
             if window is not None:
                 found[each] = min(window, found.get(each, window))
     return found

@@ -43,8 +43,11 @@ class LlamaCpp(Backend):
     start = "start it: `llama-server -m MODEL.gguf`"
     listen = "start it with `--host 0.0.0.0`"
     wider = "start llama-server with `-c 16384` (its slots, `--parallel`, share that), or `-c 0` for all that the model was made for"
+    # Flags before the plain trailing message: in that automatic mode the server (from about May 2026) repeats the
+    # prefix at the start of the answer.
     continuations = (Continuation.FLAGS, Continuation.TRAILING, Continuation.QUOTE)
     ask_running_counts: Mapping[str, Any] = {"timings_per_token": True}
+    # Context shift is off unless the server was started with `--context-shift`; then the answer ends with `length`.
     ends_at_window = True
     continues_reasoning = True
     repeats_prefill = True
@@ -78,6 +81,8 @@ class LlamaCpp(Backend):
         if entry is None and len(entries) == 1 and "status" not in entries[0]:
             entry = entries[0]  # a server with one model answers to any name
         listed, caps = self.listed_profile(entry or {}, {}), mapping(props.get("chat_template_caps"))
+        # Without `-np` the server has four slots that share one pool: each reports all of `n_ctx`, but together they
+        # hold no more.
         slot = window(props.get("default_generation_settings"), "llama.cpp, slot", Trust.LOADED)
         vision = switch(dig(props, "modalities", "vision"))
         path = nonblank(props.get("model_path"))

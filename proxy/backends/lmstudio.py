@@ -41,6 +41,8 @@ class LmStudio(Backend):
     start = "start its server (Developer, Status: Running; or `lms server start`)"
     listen = 'switch on "Serve on Local Network" in its server settings (or `lms server start --bind 0.0.0.0`)'
     add_model = "download one in LM Studio, or `lms get MODEL`"
+    # Newer engines repeat the prefix in the answer (LM Studio's bug tracker, #2041), as llama.cpp does in its automatic
+    # mode.
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     # The overflow policy is set per model in the application, out of reach of REST; the SDK's default cuts
     # out the middle, so nothing but the window itself can be relied on.

@@ -48,10 +48,15 @@ class Ollama(Backend):
     start = "start it (the application, or `ollama serve`)"
     listen = 'start it with OLLAMA_HOST=0.0.0.0 (in the application: "Expose Ollama to the network")'
     add_model = "`ollama pull MODEL`"
+    # No flag exists. Some built-in renderers and all Go templates leave a trailing assistant message open
+    # (`_continuation`).
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     speaks_ollama = True
+    # Two ways to lose text with status 200: a prompt that is too long is cut (`truncate`, on by default), and so is one
+    # that outgrows the window while the answer is generated (`shift`, on by default). Only the reported tokens show it.
     shifts_silently = True
     sets_windows = True
+    # `needsReload` in server/sched.go: another `num_ctx` restarts the model's runner.
     reloads = True
     wider = (
         'have Spillway load it with one (SPILLWAY_MODELS=\'{"MODEL": {"window": "auto"}}\', or a number), '
@@ -79,8 +84,8 @@ class Ollama(Backend):
         if not (yield from self.has_doors()):
             return False
         tags = objects(dig((yield _TAGS).json, "models"))
-        alike = all(tag.get("model", name) == name for tag in tags if (name := tag.get("name")))
-        return alike and all(map(_is_own, openai_models((yield MODELS).json)))
+        names_agree = all(tag.get("model", name) == name for tag in tags if (name := tag.get("name")))
+        return names_agree and all(map(_is_own, openai_models((yield MODELS).json)))
 
     def has_doors(self) -> Flow[bool]:
         """Look for a version and a tag list; a version is not enough, as other applications have one, including Spillway."""
@@ -114,6 +119,8 @@ class Ollama(Backend):
     @override
     def load_window(self, model: str, body: Mapping[str, Any], windows: Sequence[int]) -> Flow[int | None]:
         """Load it like `load`. A window that leaves part of the model outside of the GPU is too large, unless it is the last."""
+        # `auto` starts from a computed size, which may still be too large: /api/ps then shows a part outside of the
+        # GPU, and the next, smaller window is tried.
         for window in windows:
             if (yield _loading(model, {**mapping(body.get("options")), "num_ctx": window})).status == 200:
                 loaded = (yield from _find(_PS, model)) or {}

@@ -90,6 +90,7 @@ class OpenRouter(Backend):
     continuations = (Continuation.TRAILING, Continuation.QUOTE)
     fixed_windows = True
     reports_usage = True
+    # By default, endpoints with a window of at most 8,192 compress prompts ("middle-out").
     fits_answer = True
     """Only for a small window is the prompt shortened, until `max_tokens` fits too ("Context compression", 2026)."""
     hosted = True

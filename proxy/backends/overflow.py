@@ -43,6 +43,7 @@ class Overflow:
     bounded: bool = False
 
 
+# llama-server ends all active requests then, with 500 and "Context size has been exceeded."
 POOL_FULL = Overflow(None, None, shared=True)
 """Refusal because the memory shared by all slots is full."""
 
@@ -137,8 +138,8 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
     everything = _figures(plain)
     for sentence in filter(_is_refusal, _SENTENCES.split(plain)):
         place = None if sent is None else _place(sentence, sent)
-        own = _figures(sentence)
-        window, prompt = _choose("limit", own, everything), _choose("sent", own, everything, bound=bound)
+        here = _figures(sentence)
+        window, prompt = _choose("limit", here, everything), _choose("sent", here, everything, bound=bound)
         if place == "parameters" or (place and window is None):
             continue
         stated = bound == 0 or str(bound) in (digits for digits, _ in _NUMBER.findall(plain)) or "n ctx" in plain
@@ -186,12 +187,12 @@ def told_apart(found: Overflow, bound: int, known: int | None, before: int | Non
         before: the figure of an earlier refusal with another bound; None if there was none.
     """
     assert found.window is not None
-    whole = found.window + bound
-    if bound and found.bounded and whole == known:
-        return replace(found, window=whole, quoted=True, bounded=False)
+    total = found.window + bound
+    if bound and found.bounded and total == known:
+        return replace(found, window=total, quoted=True, bounded=False)
     if before is None:
         return found
-    return replace(found, window=found.window if found.window == before else whole, bounded=False)
+    return replace(found, window=found.window if found.window == before else total, bounded=False)
 
 
 def affordable(status: int, body: bytes) -> int | None:
@@ -242,11 +243,11 @@ def _figures(text: str) -> list[tuple[int, _Role]]:
 
 
 def _role(before: str, after: re.Match[str] | None) -> _Role | None:
-    behind = after.lastgroup if after is not None else None
+    following = after.lastgroup if after is not None else None
     words = [found.lastgroup for found in _ROLES.finditer(before)]
-    if behind == "measured" and words[-1:] != ["answer"]:
+    if following == "measured" and words[-1:] != ["answer"]:
         return "sent"
-    role = behind if behind in ("answer", "limit", "total") or not words else words[-1]
+    role = following if following in ("answer", "limit", "total") or not words else words[-1]
     return cast("_Role | None", role)
 
 
@@ -254,6 +255,8 @@ def _choose(role: _Role, *sources: list[tuple[int, _Role]], bound: int = 0) -> i
     """Choose the first figure of this role, or the smallest limit. A requested total includes the bound of the answer."""
     for figures in sources:
         known = [value for value, each in figures if each == role]
+        # OpenRouter and older vLLM name the prompt and the requested answer together ("you requested about T tokens").
+        # vLLM's "at least N input tokens" is the limit plus 1, however long the prompt was.
         totals = [value - bound for value, each in figures if each == "total" and role == "sent" and value > bound]
         if known or totals:
             return min(known) if role == "limit" else (known or totals)[0]

@@ -30,8 +30,11 @@ class Vllm(Backend):
     listen = "start it with `--host 0.0.0.0`"
     unauthorized = ({"error": "Unauthorized"},)  # 0.33; in the replies of others `error` is an object
     wider = "start it with a larger `--max-model-len`"
+    # A trailing assistant message alone is closed, and the model begins a new turn.
     continuations = (Continuation.FLAGS, Continuation.QUOTE)
+    # `continuous_usage_stats` has no effect without `include_usage`.
     ask_running_counts: Mapping[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    # `--max-model-len` is fixed for the life of the process.
     fixed_windows = True
     refuses_long_answers = True  # seen on 0.32; a bound within the window is lowered to the room left beside the prompt
     native = (

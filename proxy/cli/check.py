@@ -148,7 +148,7 @@ async def _seen(
         if backend.sets_windows and backend.guards_memory:
             seen.unfitted = "the backend decides what fits into memory"
         elif backend.sets_windows and memory is None:
-            seen.unfitted = "what fits into its memory can't be told from here"
+            seen.unfitted = "it is not known here how much fits into its memory"
         for known in map(prober.known, listed[:MOST_MODELS]):
             seen.models[known.model] = await known.profile()
             window = known.reported_window

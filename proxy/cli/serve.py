@@ -86,6 +86,7 @@ async def _serve(configured: Settings) -> int:
     check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
+        # In a container there was no other way: the page answered 401, and no key existed.
         # If other machines can reach the server and there are no keys, a token printed at the start opens the page.
         keyless = settings.host not in LOOPBACK and not (settings.api_keys or settings.admin_keys)
         token = secrets.token_urlsafe(18) if keyless else ""
@@ -94,6 +95,8 @@ async def _serve(configured: Settings) -> int:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await (first if scope["type"] == "lifespan" else current)(scope, receive, send)
 
+        # Without this, a backend that started after Spillway was never found, and the demo answered in its name with
+        # 200.
         async def replace_demo() -> None:
             """Look for backends until one answers, replace the demo by those found, then look for more until cancelled."""
             nonlocal current
@@ -204,6 +207,7 @@ async def discovered(settings: Settings) -> tuple[BackendSetting, ...]:
         return tuple(each for each in await discover(transport, settings.discover) if not _is_own(each.url, settings))
 
 
+# On a usual port, such as 8080 or Ollama's, Spillway once found itself and added itself as a backend.
 def _is_own(url: str, settings: Settings) -> bool:
     """Return whether a URL is where the server listens, or is about to, on this machine."""
     place, here = urlsplit(url), {*LOOPBACK, "0.0.0.0", "::"}  # noqa: S104 - compared, not listened at

@@ -47,7 +47,7 @@ def account(
     sections = {
         "Done": [*_done([r for r in results if r.index > (newest or 0)], answer, tokens, window)],
         "Files": [", ".join(newest_within(dict.fromkeys(paths), limit=room))],
-        "Settled": [*rules[::-1], *(said for said in stated if said not in request and said not in rules)],
+        "Settled": [*rules[::-1], *(each for each in stated if each not in request and each not in rules)],
         "Open": [request and f"your request “{_plain(request, 90)}”", *_open_items(messages, results, answer)],
         "Next": steps,
     }

@@ -228,8 +228,8 @@ def _trim(reduction: Reduction, limit: float) -> Reduction:
     if user is None or cut.messages[user] is shorter.messages[user] or cut.total <= reduction.recallable:
         return cut
     deeper = cut_middles(shorter, min(limit, reduction.recallable))
-    whole = reduction.uncut or shorter.messages[user]
-    more, less = (share_left(whole, each.messages[user], reduction.cost) for each in (cut, deeper))
+    uncut = reduction.uncut or shorter.messages[user]
+    more, less = (share_left(uncut, each.messages[user], reduction.cost) for each in (cut, deeper))
     # The deeper cut makes room to recall pieces of the newest message, but leaves fewer of its words in place. If only the
     # shallower cut leaves a readable share, take that; if neither does, the pieces have to be recalled anyway.
     return cut if less < LEAST_SHARE <= more else deeper

@@ -92,6 +92,7 @@ def continuation(
         # Streams do not repeat the text in this form (llama.cpp from May 2026, vLLM).
         answer: Message = {"role": "assistant", "content": partial.text}
         if not partial.text:
+            # Left out, llama.cpp would continue after an empty block of thinking.
             answer["reasoning_content"] = partial.thought
         return ContinuationRequest([*history, answer], dict(_FLAGS), exact=True)
     if not partial.text or (partial.in_thought and how is Continuation.QUOTE):

@@ -68,8 +68,8 @@ def _without_repeated(messages: Sequence[Message], changed: Mapping[int, Message
     for index in reversed([at for at, message in enumerate(messages) if is_user(message)]):
         message, texts, found = changed.get(index) or messages[index], dict[int | None, str](), set[str]()
         for part, text in texts_of(message):
-            whole = part is not None and text in later
-            spans = [(0, len(text))] if whole else [block.inside for block in blocks_in(text)]
+            is_repeated = part is not None and text in later
+            spans = [(0, len(text))] if is_repeated else [block.inside for block in blocks_in(text)]
             again = [span for span in spans if text[slice(*span)] in later]
             found |= {text[slice(*span)] for span in (*spans, *([] if part is None else [(0, len(text))]))}
             texts |= {part: replaced(text, [(span, AGAIN) for span in again])} if again else {}

@@ -33,6 +33,8 @@ from proxy.core.request import Message, text_of
 from proxy.recall.words import folded
 from proxy.stream.watch import repeats_itself
 
+# Headings are noun phrases: SmolLM2 answered 2 of 8 questions with "The user said: …" when extracts used these words,
+# and 1 of 8 since.
 _BEFORE, _ANSWERED = "Before that:", "Last answers:"
 _SHARES = {_BEFORE: 0.25, _ANSWERED: 0.15}
 """Share of the room that each section may take; the rest is for the user's statements."""

@@ -137,10 +137,10 @@ def cap_results(reduction: Reduction, tail: int) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept, but none that the model has not read yet."""
     end, groups = min(tail, reduction.read), reduction.results.items()
     results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
-    limits, excess, kept = reduction.limits, reduction.total - reduction.budget, reduction.kept
+    limits, excess, kept_texts = reduction.limits, reduction.total - reduction.budget, reduction.kept
 
     def cap(result: Result, over: float) -> str:
-        return kept[result] if result in kept else _capped(result, limits, over, reduction.count)
+        return kept_texts[result] if result in kept_texts else _capped(result, limits, over, reduction.count)
 
     return _cap_in_turn(reduction, results, excess, cap)
 
@@ -315,19 +315,19 @@ def drop_oldest(reduction: Reduction, budget: float, floor: int, tail: int) -> R
     Leaves out all of them if that is still not enough, and never a question without its answer. A note takes their place.
     """
     messages, end_at = reduction.messages, len(reduction.messages)
-    asked = next(
+    first_user = next(
         (i for i in range(floor, end_at) if is_user(messages[i]) and messages[i]["content"] != OMITTED), end_at
     )
     # Tokens of everything before each index.
     upto = [0.0, *accumulate(reduction.costs)]
     note: Message = {"role": "assistant", "content": OMITTED}
-    kept = sum(reduction.cost([*reduction.instructions(floor, tail), note]))
+    kept_tokens = sum(reduction.cost([*reduction.instructions(floor, tail), note]))
     speakers = next_speakers(messages)
     least, best = reduction.total, None
     for end in cut_points(messages):
-        if not floor < end <= tail or (end > asked and messages[end].get("role") == "assistant"):
+        if not floor < end <= tail or (end > first_user and messages[end].get("role") == "assistant"):
             continue
-        total = upto[-1] - (upto[end] - upto[floor]) + kept
+        total = upto[-1] - (upto[end] - upto[floor]) + kept_tokens
         if total < least:
             least, best = total, end
         if total <= budget:
@@ -350,6 +350,6 @@ def _joined(
     if speaker is None or speaker.get("role") != "assistant":
         return [*front, {"role": "assistant", "content": OMITTED}, *rest]
     # In the middle of a turn, put the note into the assistant's next message: a user message would look like a new turn.
-    said = speaker.get("content") or ""
-    noted = [{"type": "text", "text": OMITTED}, *said] if isinstance(said, list) else f"{OMITTED}\n\n{said}".rstrip()
+    text = speaker.get("content") or ""
+    noted = [{"type": "text", "text": OMITTED}, *text] if isinstance(text, list) else f"{OMITTED}\n\n{text}".rstrip()
     return [*front, *({**each, "content": noted} if each is speaker else each for each in rest)]

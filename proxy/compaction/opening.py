@@ -141,11 +141,11 @@ def parts_of(messages: Sequence[Message], end: int) -> list[Part]:
             parts.append(Part(_Rank.REPEATED, unreferred=True, place=index))
             continue
         following = _after(messages, index)
-        behind = index + 1 + (following.get("role") == "assistant" and not calls_of(following))
-        names = identifiers((text[:_READ] for text in texts[index:behind]), limit=_NAMES)
-        referred = any(name in text for text in texts[behind:] for name in names)
+        next_at = index + 1 + (following.get("role") == "assistant" and not calls_of(following))
+        names = identifiers((text[:_READ] for text in texts[index:next_at]), limit=_NAMES)
+        referred = any(name in text for text in texts[next_at:] for name in names)
         rank = _rank(messages, index, task_known=task_known)
-        long = len(texts[index]) > _LONG and behind == index + 1 and not is_system(messages[index])
+        long = len(texts[index]) > _LONG and next_at == index + 1 and not is_system(messages[index])
         if names and not referred and (rank is _Rank.TASK or (rank is _Rank.SET_UP and long)):
             rank = _Rank.OTHER
         task_known |= rank is _Rank.TASK

@@ -164,12 +164,12 @@ def read_source(
     printed = {s for text in results for s in sentences(text, longest=_LONGEST)}
     # Rules are carried in a section of their own. A sentence that only reads like a rule may not be the user's, so it is not
     # taken for a wish either.
-    printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {said for _, said, _ in spoken})))
+    printed.update((*constraints(messages, limit=_LONGEST_TEXT), *filter(is_rule, {s for _, s, _ in spoken})))
     worked = any(map(is_result, messages))
     by_role = zip(messages, texts, strict=True)  # a summary need not repeat tool output
     answered = [[*sentences(text, longest=_LONGEST)] for m, text in by_role if m.get("role") == "assistant"]
-    for said in chain((said for _, said, _ in spoken), *answered):
-        facts_of(said)  # most of the work, which is then in the cache
+    for sentence in chain((sentence for _, sentence, _ in spoken), *answered):
+        facts_of(sentence)  # most of the work, which is then in the cache
         yield
     statements = _statements(_without_templates(spoken, shown, printed, worked=worked), facts_of)
     if len({message.get("name") for message in messages if is_user(message)}) > 1:
@@ -180,7 +180,7 @@ def read_source(
         _weigh(users, statement.facts, _USERS * (1 if statement.prose else _DATA))
     everybody = dict(users)
     for found in answered:
-        _weigh(everybody, [fact for said in found for fact in facts_of(said)[:_OF_A_SENTENCE]], 1.0)
+        _weigh(everybody, [fact for sentence in found for fact in facts_of(sentence)[:_OF_A_SENTENCE]], 1.0)
     statements_text, answers = " ".join(text for _, text, _ in spoken), _assistants(messages)
     languages = (script_and_language(statements_text), script_and_language(" ".join((statements_text, *answers))))
     return Source(
@@ -228,7 +228,7 @@ def _spoken(messages: Sequence[Message]) -> list[_Spoken]:
             day = written_on({**message, "content": stamp.group() if stamp else ""})
             text = text[stamp.end() :] if stamp and day else text
             today = day or today  # many clients write the date only when a day begins
-            spoken += ((index, said, today) for said in sentences(text, longest=_LONGEST) if "\0" not in said)
+            spoken += ((index, s, today) for s in sentences(text, longest=_LONGEST) if "\0" not in s)
     return spoken[-_MOST_SENTENCES:]
 
 
@@ -249,8 +249,8 @@ def _without_templates(
     gone |= {key for place, key in once if times[key] > 1 and shared[place] >= _TEMPLATE}
     done = set(tasks).difference(under_way) if worked else ()
     ends = (":", "：")  # noqa: RUF001 - the same in Chinese
-    told = zip(spoken, keys, strict=True)
-    return (each for each, key in told if each[0] not in done and key not in gone and not key.endswith(ends))
+    pairs = zip(spoken, keys, strict=True)
+    return (each for each, key in pairs if each[0] not in done and key not in gone and not key.endswith(ends))
 
 
 def _tasks(asked: Sequence[tuple[int, Message]], printed: set[str]) -> Iterator[tuple[int, str]]:
@@ -301,8 +301,8 @@ def _weigh(known: dict[str, TextFact], facts: Iterable[TextFact], factor: float)
 
 
 def _assistants(messages: Sequence[Message]) -> list[str]:
-    said = (each for each in messages if each.get("role") == "assistant" and not is_summary(each))
-    return [*filter(None, map(text_of, said))]
+    answers = (each for each in messages if each.get("role") == "assistant" and not is_summary(each))
+    return [*filter(None, map(text_of, answers))]
 
 
 def call_lines(message: Message) -> list[str]:

@@ -89,8 +89,8 @@ def block(
     rules. `limit` bounds the rules, and separately all else that is appended, in characters. The rules are always listed,
     since the next summary takes them from there, unless a block `before` this one has them.
     """
-    text, told = plain(text), {rule for message in before for rule in carried_rules(message)}
-    rules = rules_section([rule for rule in constraints(covered, limit=limit) if rule not in told])
+    text, known_rules = plain(text), {rule for message in before for rule in carried_rules(message)}
+    rules = rules_section([rule for rule in constraints(covered, limit=limit) if rule not in known_rules])
     source = source or source_of(covered)
     extracted = text.startswith(EXTRACT)  # an extract already has all of the user's statements that fit
     done = defanged(progress(covered, source, limit=limit * (_OF_EXTRACT if extracted else 1)))

@@ -212,7 +212,7 @@ def error_in(value: Any, status: int = 200, *, answers: bool = False) -> dict[st
     if not error and (answers or not (named or says or failed)):
         return None
     inner = error if isinstance(error, dict) else {}
-    words = _said(inner) or _said(value) or "; ".join(f"{key}: {said}" for key in named if (said := _said(value[key])))
+    words = _said(inner) or _said(value) or "; ".join(f"{key}: {text}" for key in named if (text := _said(value[key])))
     kind = inner.get("type") or value.get("error_type") or _TYPES.get(status, "api_error")
     code = inner.get("code", value.get("code", value.get("error_code")))
     return {**inner, "message": words or dumps(value).decode(), "type": kind, "param": None, "code": code}

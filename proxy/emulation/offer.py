@@ -82,8 +82,8 @@ class Offer:
 
     def quotes(self, text: str, calls: Iterable[Call] = ()) -> bool:
         """Return whether a model only quotes: a result or the newest user message contains this text, or one of the calls."""
-        text, made = values.bare(text), [(call.name, json.loads(call.arguments)) for call in calls]
-        return any(text in each or any(values.holds_call(each, *call) for call in made) for each in self._quotable)
+        text, wanted = values.bare(text), [(call.name, json.loads(call.arguments)) for call in calls]
+        return any(text in each or any(values.holds_call(each, *call) for call in wanted) for each in self._quotable)
 
     def with_more(self, schemas: Mapping[str, Any]) -> Self:
         """Return the offer with additional tools of these names and schemas; unchanged if not all of its own may be called."""

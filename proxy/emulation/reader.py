@@ -157,10 +157,10 @@ class WrittenCallReader:
 
     def unread(self, text: str) -> list[CallFault]:
         """Return the fault of an answer with a call in an unknown form: a tool's name after the usual beginning of a call."""
-        begun = _BEGUN.search(text)
-        if begun is None or _SHOWS.search(text, max(0, begun.start() - _BEFORE), begun.start()):
+        beginning = _BEGUN.search(text)
+        if beginning is None or _SHOWS.search(text, max(0, beginning.start() - _BEFORE), beginning.start()):
             return []
-        return [fault("unread", tool, "unknown") for tool in self._offer.callable if tool in begun[0]][:1]
+        return [fault("unread", tool, "unknown") for tool in self._offer.callable if tool in beginning[0]][:1]
 
     def give_up(self) -> Sequence[Piece]:
         """Release everything that was held back; calls that cannot be made stay the text that the model wrote."""

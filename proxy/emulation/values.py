@@ -209,11 +209,11 @@ def holds_call(text: str, name: str, arguments: Mapping[str, Any]) -> bool:
     wanted = sorted((f"{bare(key)}:{bare(value)}" for key, value in values.items()), key=len)
     if not wanted:
         return re.search(named + _NO_ARGUMENTS, text) is not None
-    reach, looked_at = sum(map(len, wanted)) + len(name) + _BESIDE, 0
+    reach, searched = sum(map(len, wanted)) + len(name) + _BESIDE, 0
     for end in _ends(text, wanted[-1]):
-        if end >= looked_at:
-            looked_at = end + reach
-            near = text[max(0, end - reach) : looked_at + reach]
+        if end >= searched:
+            searched = end + reach
+            near = text[max(0, end - reach) : searched + reach]
             code = re.search(r"[{(<]", near) and re.search(named, near)
             if code and all(any(_ends(near, argument)) for argument in wanted):
                 return True

@@ -135,7 +135,7 @@ class WindowRequest:
         self.granted = min(filter(None, (granted, loaded))) if requested else None
         if not requested:
             self.became = "unknown"
-            text = "%s: window = auto, but how much fits into its memory can't be told from here: the backend chooses; set a number"
+            text = "%s: window = auto, but it is not known from here how much fits into its memory: the backend chooses; set a number"
             _log.warning(text, self._name)
         elif granted is None or (self.granted or 0) < requested[-1]:
             self.became = "smaller"

@@ -83,14 +83,14 @@ class Turns:
         """Do waiting work until none is left that may run now."""
         while (piece := self._next()) is not None:
             payer, long, future, work = piece
-            begun = thread_time()
+            started = thread_time()
             result, error = None, None
             if future.set_running_or_notify_cancel():
                 try:
                     result = work()
                 except BaseException as caught:  # noqa: BLE001 - raised where it is awaited
                     error = caught
-            spent = thread_time() - begun
+            spent = thread_time() - started
             with self._lock:
                 payer.seconds += spent
                 self._used[payer.tenant] = self._used.get(payer.tenant, 0.0) + spent

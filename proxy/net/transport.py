@@ -41,7 +41,7 @@ HEADER_BYTES = 65_536
 TURN_BYTES = 8192
 """Bytes of a response that are read in one turn: small enough that hundreds of busy streams let a new one in within a second."""
 NO_HOST = "there is no host "
-NO_TLS = "no TLS connection comes about: "
+NO_TLS = "no TLS connection could be made: "
 UNTRUSTED = f"{NO_TLS}certificate verify failed"
 """Texts of errors for which `spillway check` has advice."""
 ERROR_BYTES = 256 * 1024

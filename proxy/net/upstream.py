@@ -221,14 +221,14 @@ class Upstream:
             assert isinstance(source, httpx.AsyncByteStream)
             response.stream = _Derived(source, _frames(source, lines))
         else:
-            whole = await body_of(response, _LARGEST)
+            reply = await body_of(response, _LARGEST)
             if response.status_code == 200:
-                whole = lines.completion(whole)
-            elif loads_object(whole) is None:  # Ollama says why; one that only imitates it may not, or has no such path
+                reply = lines.completion(reply)
+            elif loads_object(reply) is None:  # Ollama says why; one that only imitates it may not, or has no such path
                 known.prober.give_up_door()
                 _log.warning("backend %s only imitates Ollama: /v1 is spoken to it from now on", self.name)
                 return await self.send_chat(known, headers, body, query=query, ahead=ahead)
-            response.headers["content-type"], response.stream = "application/json", httpx.ByteStream(whole)
+            response.headers["content-type"], response.stream = "application/json", httpx.ByteStream(reply)
         response.headers.pop("content-length", None)
         return response
 
@@ -253,9 +253,9 @@ async def _named(response: httpx.Response) -> httpx.Response:
         source = response.stream
         assert isinstance(source, httpx.AsyncByteStream)
         parts = aiter(source)
-        begun, error = await _beginning(source, parts)
-        response.stream = _Derived(source, _again(begun, error, parts))
-        if not _STREAMED.match(begun):
+        beginning, error = await _beginning(source, parts)
+        response.stream = _Derived(source, _again(beginning, error, parts))
+        if not _STREAMED.match(beginning):
             return response
     response.headers["content-type"] = "text/event-stream"
     return response
@@ -265,23 +265,23 @@ async def _beginning(
     source: httpx.AsyncByteStream, parts: AsyncIterator[bytes]
 ) -> tuple[bytes, httpx.TransportError | None]:
     """Read up to the end of the first line, at most some kilobytes; an error is returned, to be raised when reading goes on."""
-    begun = b""
+    beginning = b""
     try:
         async for data in parts:
-            begun += data
-            if b"\n" in begun.lstrip() or begun[TURN_BYTES:]:
+            beginning += data
+            if b"\n" in beginning.lstrip() or beginning[TURN_BYTES:]:
                 break
     except httpx.TransportError as error:
-        return begun, error
+        return beginning, error
     except asyncio.CancelledError:  # no caller has the response yet, so none could close it
         await source.aclose()
         raise
-    return begun, None
+    return beginning, None
 
 
-async def _again(begun: bytes, error: httpx.TransportError | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if begun:
-        yield begun
+async def _again(first: bytes, error: httpx.TransportError | None, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
     if error is not None:
         raise error
     async for data in rest:

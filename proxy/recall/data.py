@@ -47,9 +47,9 @@ def are_data(system: Sequence[Message], messages: Sequence[Message], newest: int
     ):
         return False
     turns = [
-        (len(text_of(said)), len(text_of(answer)))
-        for said, answer in pairwise(messages[max(0, newest - 2 * _TURNS) : newest])
-        if (said.get("role"), answer.get("role")) == ("user", "assistant")
+        (len(text_of(sent)), len(text_of(answer)))
+        for sent, answer in pairwise(messages[max(0, newest - 2 * _TURNS) : newest])
+        if (sent.get("role"), answer.get("role")) == ("user", "assistant")
     ]
-    alike = sum(answer <= 3 * said + _LABEL and (4 * answer >= said or answer <= _LABEL) for said, answer in turns)
-    return len(turns) >= _FEWEST and alike >= _LIKE * len(turns)
+    echoes = sum(answer <= 3 * sent + _LABEL and (4 * answer >= sent or answer <= _LABEL) for sent, answer in turns)
+    return len(turns) >= _FEWEST and echoes >= _LIKE * len(turns)

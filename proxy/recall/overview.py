@@ -73,8 +73,8 @@ def overview(
     If there are more sentences than fit into `room` tokens, those are chosen that say most for their tokens, by terms
     that are not in the prompt.
     """
-    whole = ((index, *span) for index, each in enumerate(passages) for span in each.spans)
-    spans = whole if about == "start" else _sentences(messages, passages)
+    every = ((index, *span) for index, each in enumerate(passages) for span in each.spans)
+    spans = every if about == "start" else _sentences(messages, passages)
 
     def lost_passages() -> Iterator[Passage]:
         day = None
@@ -104,6 +104,6 @@ def _sentences(messages: Sequence[Message], passages: Sequence[MessagePassages])
         if message.get("role") != "user" or not passages[index].spans:
             continue
         text = spoken_text(message)
-        told = (each for each in sentences(text, longest=_SENTENCE) if len(terms(each)) >= _LEAST_TERMS)
-        if first := next(told, ""):
+        candidates = (each for each in sentences(text, longest=_SENTENCE) if len(terms(each)) >= _LEAST_TERMS)
+        if first := next(candidates, ""):
             yield index, (at := text.find(first)), at + len(first)

@@ -159,9 +159,9 @@ def spans_of(text: str) -> Iterator[tuple[int, int]]:
     """
     end = len(text.rstrip())
     at = len(text) - len(text.lstrip())
-    whole = end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT
+    is_whole = end - at <= UNSPLIT and _units(text, at, end) <= UNSPLIT
     while at < end:
-        cut = end if whole else _cut(text, at, end)
+        cut = end if is_whole else _cut(text, at, end)
         yield at, at + len(text[at:cut].rstrip())
         at = cut
         while at < end and text[at].isspace():

@@ -117,12 +117,12 @@ class Passage:
 def query_of(messages: Sequence[Message], newest: int) -> Query:
     """Derive the query of the turn that begins with the user message at `newest`, including user messages right before it."""
     run = takewhile(lambda each: each.get("role") == "user", reversed(messages[max(0, newest - _RUN) : newest + 1]))
-    said: list[str] = []
+    texts: list[str] = []
     for each in map(authored_text, run):
-        said.append(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}")
-        if asked(said[-1]):
+        texts.append(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}")
+        if asked(texts[-1]):
             break  # text before a question does not belong to it
-    text = "\n".join(said)
+    text = "\n".join(texts)
     weights, others = _weighted(asked(text)), _weighted(text)
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     bar = _BAR * (1 - len(weights) / len(others)) if len(others) > 1 else _BAR
@@ -227,14 +227,14 @@ def choose(
         weak = ranking.near is None and ranking.scores[at] < _SHARE_OF_OTHERS * ranking.scores[order[0]]
         if (weak and not ranking.words[at] & ~words) or statements.is_replaced(at, in_prompt):
             continue
-        behind = ""
+        required = ""
         for place in statements.with_later(at):
             start, end, text = statements.span(*place)
             tokens = AROUND + cost(text)
             if tokens > room and not chosen:
-                asked, whole = ranking.query.terms.keys(), text
-                text = max(sentences(whole, longest=len(text)), key=lambda each: len(asked & terms(each)), default=text)
-                start += whole.find(text)
+                wanted, full = ranking.query.terms.keys(), text
+                text = max(sentences(full, longest=len(text)), key=lambda each: len(wanted & terms(each)), default=text)
+                start += full.find(text)
                 end, tokens = start + len(text), AROUND + cost(text)
             if lost(place[0]) and in_prompt(text):
                 continue
@@ -244,9 +244,9 @@ def choose(
                 words |= ranking.words[at]
                 room -= tokens
                 chosen[text] = Passage(
-                    place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at], behind
+                    place[0], start, end, text, ranking.days[place[0]], tokens, place != ranking.places[at], required
                 )
-            behind = text
+            required = text
     return [*chosen.values()]
 
 
@@ -321,9 +321,9 @@ class _Statements:
         words, least, role = by.words[at], _SHARE_OF_OTHERS * by.scores[at], self.messages[index].get("role")
         return [
             place
-            for place, having, said, score in zip(by.places, by.words, by.said, by.scores, strict=True)
+            for place, having, without_before, score in zip(by.places, by.words, by.said, by.scores, strict=True)
             if having & words == words != 0 and score >= least and place[0] > index
-            if self.messages[place[0]].get("role") == role and (said & words == words or self.lost(place[0]))
+            if self.messages[place[0]].get("role") == role and (without_before & words == words or self.lost(place[0]))
         ]
 
 

@@ -111,8 +111,10 @@ def folded(text: str) -> str:
         return text.lower()
     # Twice, because a mathematical letter becomes a capital, which can then be folded, only by the first normalization.
     decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    kept = (c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me") or "\u0780" <= c < "\u1ab0")
-    return unicodedata.normalize("NFC", "".join(kept))  # marks are kept in South Asian scripts, where they are vowels
+    letters = (c for c in decomposed if unicodedata.category(c) not in ("Mn", "Me") or "\u0780" <= c < "\u1ab0")
+    return unicodedata.normalize(
+        "NFC", "".join(letters)
+    )  # marks are kept in South Asian scripts, where they are vowels
 
 
 def language_of(tokens: list[str]) -> str:

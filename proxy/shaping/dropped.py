@@ -27,9 +27,9 @@ _STANDARD = frozenset({"role", "content", "tool_calls", "refusal", "audio", "ann
 
 def answer_digest(message: Message) -> str:
     """Compute the digest of the part of an answer that every client sends back, 32 hexadecimal digits."""
-    said = behind_thoughts(text_of(message)).strip()
+    text = behind_thoughts(text_of(message)).strip()
     calls = [[dig(call, "function", "name"), _parsed(dig(call, "function", "arguments"))] for call in calls_of(message)]
-    return blake2b(dumps([said, calls]), digest_size=16).hexdigest()
+    return blake2b(dumps([text, calls]), digest_size=16).hexdigest()
 
 
 def _parsed(arguments: Any) -> Any:

@@ -35,6 +35,8 @@ def _cased(tail: str, digits: str) -> str:
     )
 
 
+# Digits matter most: Qwen, Tekken, Gemma and Llama 2 have one token per digit, the others one for up to three. In tool
+# output (logs, CSV, JSON) that makes a difference of 30 to 70 %.
 _O200K = _cased(f"{_CONTRACTIONS}?", r"\p{N}{1,3}")
 _TEKKEN = _cased("", r"\p{N}")
 _CL100K = (
@@ -55,6 +57,7 @@ _DEEPSEEK = (
 )
 
 
+# Only vocabularies whose licences allow it are shipped. A file of the user's own is read at run time instead.
 VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     # 0.15 s and 15 MB; all of o200k would take 42.
     GENERAL: partial(ByteLevel, GENERAL, _O200K, "o200k", most=MOST),

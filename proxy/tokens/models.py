@@ -16,6 +16,8 @@ from proxy.tokens.counter import Counter
 from proxy.tokens.families import UNKNOWN, Family, resolve
 from proxy.tokens.ratios import SAME, Ratios, Vector
 
+# In simulated conversations with 5 % corrupt reports (the cached part missing, or half of the prompt), estimates were
+# as good as without them.
 GATE = 0.35
 """Largest relative error of the increment at which a low report is believed."""
 SLACK = 32.0

@@ -156,7 +156,7 @@ def test_check_says_what_would_fit_and_what_was_got(
     ("kind", "why"),
     [
         ("lmstudio", "the backend decides what fits into memory"),
-        ("ollama", "what fits into its memory can't be told from here"),
+        ("ollama", "it is not known here how much fits into its memory"),
     ],
 )
 def test_check_says_why_it_does_not_know_what_fits(

@@ -145,16 +145,16 @@ def asks_to_compact(messages: Sequence[Message]) -> bool:
     near = (*texts[:1], *texts[lead : lead + 1], *texts[-_FEW:])
     if sum(map(len, texts)) <= _LONG or not _has_stem("\n".join(map(_edges, near))):
         return False
-    role, apart = messages[-1].get("role"), taken_apart(messages)
+    role, divided = messages[-1].get("role"), taken_apart(messages)
     system = texts[0][:_OPENING] if lead else ""
     # An agent's own prompt may contain examples that look like turns, so a system message has to name the conversation.
     alone = _is_few(messages) and any(map(_speakers, texts[lead:]))
-    if apart.spans:
+    if divided.spans:
         turn = _TURN.match(newest := texts[-1].rstrip(), newest.rfind("\n") + 1)
         if turn is not None and turn.end() == len(newest) and _speaker(turn) in _speakers(newest):
             return False  # it ends with the next speaker's name: the answer continues the conversation
-        rest = apart.with_notes("")
-        ask = "\n\n".join(_edges(text_of(each)) for at, each in enumerate(rest) if at >= lead or at in apart.spans)
+        rest = divided.with_notes("")
+        ask = "\n\n".join(_edges(text_of(each)) for at, each in enumerate(rest) if at >= lead or at in divided.spans)
         system = _edges(texts[0]) if lead and not _WORD.search(ask) else system
         return _asked_in(ask, alone=alone) is not None or _asked_in(system, alone=alone) is not None
     newest = _edges(texts[-1])

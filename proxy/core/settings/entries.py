@@ -86,7 +86,7 @@ def _in_units(units: Mapping[str, float], unit: str) -> Callable[[Any], Any]:
         if found is None:
             return value
         if found[2] not in units:
-            raise ValueError(f"must be {unit}, with {', '.join(units)} or nothing behind the number")
+            raise ValueError(f"must be {unit}, with {', '.join(units)} or nothing after the number")
         return round(float(found[1]) * units[found[2]], 9)  # 70 * 0.01 is 0.7000000000000001
 
     return read

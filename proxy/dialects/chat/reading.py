@@ -76,11 +76,11 @@ def _failure(choice: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _choice(choice: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a choice in OpenAI's form, the same object if it has that form."""
-    said, other = choice.get(name), choice.get("message" if name == "delta" else "delta")
-    if not isinstance(said, dict) or (not _says(said) and isinstance(other, dict) and _says(other)):
-        said = other if isinstance(other, dict) else {"content": text_in(choice, "text")} if "text" in choice else {}
+    content, other = choice.get(name), choice.get("message" if name == "delta" else "delta")
+    if not isinstance(content, dict) or (not _says(content) and isinstance(other, dict) and _says(other)):
+        content = other if isinstance(other, dict) else {"content": text_in(choice, "text")} if "text" in choice else {}
     changed: dict[str, Any] = {}
-    if (fields := _said(said, whole=name == "message")) is not choice.get(name):
+    if (fields := _said(content, whole=name == "message")) is not choice.get(name):
         changed[name] = fields
     reason = choice.get("finish_reason")
     if isinstance(reason, dict):  # SGLang's own form
@@ -121,11 +121,11 @@ def _texts(content: Any) -> tuple[str, str]:
             inner = next(
                 (part[key] for key in ("thinking", "reasoning", "summary", "text", "parts") if part.get(key)), ""
             )
-            said = inner if isinstance(inner, str) else "".join(_texts(inner))
+            words = inner if isinstance(inner, str) else "".join(_texts(inner))
             if (kind := text_in(part, "type")) in _THOUGHTS:
-                thought += said
+                thought += words
             elif kind in ("", "text", "output_text"):
-                text += said
+                text += words
     return text, thought
 
 
@@ -238,10 +238,10 @@ class CallTable:
         call = self._find(part)
         text = part.arguments
         if len(text) >= call.size > 0 and (part.name or call.over):
-            said = "".join(call.pieces) + call.waiting
-            if text.startswith(said):
-                text = text[len(said) :]
-            elif call.over and same_json(text, said):
+            so_far = "".join(call.pieces) + call.waiting
+            if text.startswith(so_far):
+                text = text[len(so_far) :]
+            elif call.over and same_json(text, so_far):
                 text = ""
         if not call.name:
             call.name = part.name.partition("<|")[0]  # gpt-oss may append a special token to the name
@@ -265,8 +265,8 @@ class CallTable:
             if begins:
                 call.index, self._sent = self._first + self._sent, self._sent + 1
             if begins or text or part.extras or part == replace(part, name="", arguments="", id=""):
-                name, made = (call.name, f"call_{self._unique}_{call.index}") if begins else ("", "")
-                call_id = (call.id or made) if begins else ""
+                name, new_id = (call.name, f"call_{self._unique}_{call.index}") if begins else ("", "")
+                call_id = (call.id or new_id) if begins else ""
                 yield replace(part, name=name, arguments=text, id=call_id, index=call.index, kind=call.kind)
         if rest.startswith("{") and not same_json(rest, "".join(call.pieces)):
             another = self._begin(CallPart(call.name, kind=call.kind, index=part.index))

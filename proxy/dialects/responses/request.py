@@ -247,7 +247,7 @@ def _gone(head: str, name: str) -> BadRequest:
     known = "it was not stored (`store: false`), is another key's, or has expired"
     what = f"Previous response with id {head!r} not found: {known}."
     if name != head:
-        what = f"What {head!r} goes on from is not stored any more: {name!r} was deleted, or has expired."
+        what = f"The response that {head!r} continues is not stored any more: {name!r} was deleted, or has expired."
     return BadRequest(
         f"{what} Send the whole conversation in `input`.",
         param="previous_response_id",

@@ -20,6 +20,8 @@ from proxy.dialects.translator import ContentBlock, Translator, event
 
 _CODES = {"context_length_exceeded", "rate_limit_exceeded", "invalid_prompt", "server_error"}
 """Codes of errors that clients look for inside a stream (Codex 0.169, PyPI `openai` 3.54.0)."""
+# Codex treats `response.incomplete` as an error, and OpenAI's agents end there as well, so an answer is resumed while
+# room can be made.
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of answers that are not complete."""
 _ABSENT = (
