@@ -18,6 +18,8 @@ from proxy.core.settings import OFF, Settings
 from proxy.net.prober import KnownModel, Prober
 from proxy.net.upstream import Upstream
 
+# One client could otherwise fill the labels of metrics, the memory of windows and the lines of the log with names that
+# it makes up.
 LONGEST_NAME = 512
 """Most characters of a model's name from a client (it may be a file's path). Limited because logs, metrics and memory keep it."""
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)

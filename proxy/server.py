@@ -26,6 +26,7 @@ KEEP_ALIVE = 75
 otherwise they send a request on a connection that is just being closed."""
 LINGER = 2.0
 """Seconds in which a refused client, which may still be sending, can read the reason."""
+# At the limit, /healthz used to answer 503, and Kubernetes restarted pods that were only busy.
 HEALTH = (b"/healthz", b"/readyz")
 """Paths that are served even beyond the limit of connections; otherwise an orchestrator would restart a server that is
 only busy."""

@@ -82,6 +82,8 @@ _Fit: TypeAlias = tuple[str, Sequence[_Entry], tuple[int, int]]
 class Archivist(AddOn):
     """Archives conversations, and offers recall the messages that their clients no longer send."""
 
+    # A client that pins its first message and leaves out what follows cannot be distinguished from one whose user
+    # deleted that, and counts as that.
     def __init__(self, store: Store) -> None:
         self._store = store
         self._archives: WeakKeyDictionary[Outcome, _Archive] = WeakKeyDictionary()

@@ -24,6 +24,7 @@ from proxy.outcome import MOST_EVENTS, Event, Outcome
 from proxy.stream.answer import Answer
 from proxy.tokens.cache import Cache, CacheMemory, Shares
 
+# Others have a limit of their own because bodies that are not JSON once pushed everybody's conversations out of memory.
 MOST_REQUESTS, MOST_OTHERS = 1000, 100
 """Most requests remembered, however small: those of conversations that a backend answered, and all others."""
 _PARSED = 4

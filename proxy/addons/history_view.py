@@ -286,6 +286,7 @@ class HistoryView:
 
     def savings(self, wanted: RequestFilter) -> dict[str, Any]:
         """Sum up the savings of these requests, less all that Spillway's own requests cost."""
+        # Only prompts that a backend read: refused ones once counted as saved and rescued.
         records = [each for each in self.records(wanted) if not each.running]
         answered = [each for each in records if _is_answered(each)]
         sent, not_sent = _tokens_sent(records)

@@ -41,6 +41,7 @@ LEAST = 128
 """Fewest tokens worth saving to a file."""
 CLOSE = 16
 """Tokens by which a slot may differ from the usage of its last answer and still count as holding that prompt."""
+# Nothing in `/props` says that a model cannot go on from a saved slot; it shows in what is read after a restore.
 IN_VAIN = 2
 """Failures after which a server's slots are left alone: refused saves, and restored prompts that it read again anyway."""
 FREE_SLOT = "⏳ Waiting for a free slot"

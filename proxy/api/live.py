@@ -30,6 +30,7 @@ _LESSONS: dict[LessonKind, str] = {
 """Fields of a model's profile by the names of lessons."""
 TICK = 0.25
 """Seconds between two checks of the live feed for changes."""
+# Per key: sixteen feeds of one client once locked out all others.
 MOST_VIEWERS = 16
 """Most live feeds open at a time with one key, or without keys in all."""
 _SHOWN = 100

@@ -90,6 +90,8 @@ class Backend:
     kind = "generic"
     title = "the backend"
     """Its name in texts for users."""
+    # A fact about one kind is an attribute of its class, never a table elsewhere: a kind missing from such a table once
+    # made discovery raise, and two tables were matched by position.
     port = 0
     """Default port, on which it is discovered; 0 if it has none of its own."""
     domains: tuple[str, ...] = ()

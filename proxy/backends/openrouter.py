@@ -94,6 +94,7 @@ class OpenRouter(Backend):
     fits_answer = True
     """Only for a small window is the prompt shortened, until `max_tokens` fits too ("Context compression", 2026)."""
     hosted = True
+    # Clients of chat completions hardly ever set marks, so every turn of a long conversation was paid in full.
     cache_marks: Mapping[str, Literal["request", "message"]] = {"anthropic": "request", "qwen": "message"}
     """"Prompt Caching" (documentation, 2026): a cached prompt costs a tenth to read, and a quarter more to write."""
     native = ("/v1/credits", "/v1/key", "/v1/keys", "/v1/keys/*", "/v1/generation", "/v1/providers")

@@ -23,6 +23,7 @@ ORIGIN = "the backend's refusal"
 _MOST_TOKENS = 10**9
 _LEAST_TOKENS = 16
 _MONEY, _TOO_LARGE = 402, 413
+# vLLM 0.15 names the window less the answer's bound. A round number is more likely to be the window.
 _ROUND = (1000, 1024)
 """Units of windows: as a rule a window is a multiple of one of these."""
 
@@ -131,6 +132,7 @@ def recognise(status: int, body: bytes, sent: SentRequest | None = None) -> Over
         body: as for `error_text`.
         sent: the refused request; None if it is not at hand.
     """
+    # By what a sentence is about instead of by wordings: every further server had one of its own.
     text = error_text(status, body, money=True)
     if text is None or _OTHER_CAUSE.search(text):
         return None

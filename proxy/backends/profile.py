@@ -130,6 +130,8 @@ class ModelProfile:
     unknown, tools are sent unchanged, and a refusal is learned from."""
     streams: Fact[bool] | None = None
     """Whether its answers can be streamed. If unknown, streams are requested, and a refusal is learned from."""
+    # Learned from refusals, too: Codex opens with several developer messages, which templates that take one system
+    # message answer with 400 or 500.
     template_rules: Fact[frozenset[str]] | None = None
     """Demands of its chat template on roles. If unknown, those of the family its id names apply, and refusals are learned from."""
     vision: Fact[bool] | None = None

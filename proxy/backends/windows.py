@@ -27,6 +27,7 @@ def room_assumed(prompt: int, completion: int) -> int:
     Prompt and answer certainly fitted. If the answer ended after a round number of tokens, a bound on answers most likely
     ended it, and the window has room for more.
     """
+    # Two answers that end at the same total teach no window; the first refusal that names one does.
     bound = any(completion % unit == 0 for unit in _ROUND)
     return (prompt + completion) * (_ROOMIER if bound else 1)
 

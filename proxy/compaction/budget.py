@@ -150,6 +150,8 @@ class ContextBudget:
         share. That has to be at least the window divided by `GAIN_SHARE`, and as much has to be free after it. `delivered`
         is the length of the answer before this attempt.
         """
+        # Otherwise a prompt that cannot be shortened, but fills most of the window, has every answer paused three times
+        # without gain.
         gain, share = self.window // GAIN_SHARE, int(self.zone * ANSWER_SHARE)
         needed = max(0, gain - spare)
         needed += max(0, share - delivered) if needed else 0

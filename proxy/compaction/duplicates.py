@@ -22,6 +22,8 @@ def drop_duplicates(reduction: Reduction, tail: int) -> Reduction:
 
     A note that points at a later message is recorded in `leans`, so that both are covered together.
     """
+    # An image never replaces the text of an earlier result of the same call: its own note later stood in for both, and
+    # the text was lost.
     leans, changed = dict(reduction.leans), dict[int, Message]()
     found = _pointers([r for group in reduction.results.values() for r in group], reduction.read)
     pointers = {result: pointer for result, pointer in found.items() if result not in reduction.kept}

@@ -77,6 +77,8 @@ def kept_texts(results: Sequence[Result], limits: PruneLimits) -> dict[Result, s
 
     Of two versions of the same instructions the newer one stays. If not all fit, the newest do.
     """
+    # Without them, after forty-five steps the plan, the changes and the user's corrections were in the prompt, but not
+    # the instructions that they follow.
     kept: dict[Result, str] = {}
     known: dict[str, int] = {}
     most = limits.instructions * BYTES_PER_TOKEN

@@ -295,6 +295,7 @@ def cap_unread(reduction: Reduction) -> Reduction:
     They are the last thing to give up, since the model has just asked for them. So each keeps at least half of what an even
     split would leave it; if the older ones cannot save enough that way, the newer ones are shortened too.
     """
+    # When all were cut to the same size, the newest lost as much as the oldest.
     unread = [result for index, group in reduction.results.items() if index >= reduction.read for result in group]
     total = sum(reduction.costs[reduction.read :])
     excess = total - max(reduction.unread, reduction.enough - (reduction.total - total))

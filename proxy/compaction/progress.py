@@ -36,6 +36,7 @@ _BEFORE_QUOTED, _AFTER_QUOTED = " … ", "Call the tool again if you need it.]"
 
 def progress(messages: Sequence[Message], source: Source, *, limit: int) -> str:
     """Return sections about the work in at most `limit` characters, headings not counted; empty without tool calls."""
+    # A task that stays in the prompt has its line as well; otherwise its steps read as part of the task before.
     results = results_of(messages)
     blocks = [message for message in messages if is_summary(message)]
     steps, changed, remaining = (

@@ -125,6 +125,7 @@ class Managed:
     """Whether the answer holds nothing else."""
     spent: tuple[int, int] = (0, 0)
     """Prompt and completion tokens of the summaries for it."""
+    # A model is asked even if its summaries failed before: what the answer leaves out is gone for good.
     hands_over: bool = False
     """Whether the client asks for a summary of its own history, which it throws away afterwards."""
 

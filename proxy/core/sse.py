@@ -21,6 +21,7 @@ _FRAME = re.compile(rb"[\r\n]+|" + _JSON_LINE + rb"|(?:[^\r\n]++(?:\r\n|\n|\r|\Z
 """Piece of a block: blank lines, a line of JSON, or an event's lines with the blank line that ends them."""
 
 
+# Read as an empty answer, an overflow at such a server was neither recognised nor remedied.
 ERROR_FIELD = b"error: {"
 """Beginning of an error in the stream of older llama.cpp servers: JSON in a field of its own, without `data`."""
 LARGEST_FRAME = 32 * 2**20

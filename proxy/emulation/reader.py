@@ -57,6 +57,8 @@ _MISSING = CallFault(NO_CALL, "", "none", "no tool was called, and one has to be
 class WrittenCallReader:
     """Reads the calls of the first choice. Only text that may become a call is held back, in whole pieces."""
 
+    # A call in a result or in the newest user message is a quotation when a model repeats it; otherwise the text of a
+    # page could become a call.
     def __init__(
         self,
         offer: Offer,
@@ -94,6 +96,8 @@ class WrittenCallReader:
         self._waiting = False
         """Whether everything is held until a correction arrives or the owner gives up."""
         self._tail: list[Piece] = []
+        # Counted by the model's vocabulary. A quarter of the characters was nearly twice the tokens of long words, so
+        # an emulated call that fits was paused, and one that was asked for again never fitted.
         self.unseen = 0
         """Tokens held back."""
         self.leaked = 0

@@ -47,6 +47,7 @@ PATIENCE = 3.0
 _AWAY = frozenset({502, 503, 504})
 """Statuses of a gateway in front of the server, or of a server that is still loading; any other counts as an answer."""
 _ACCEPT_ENCODING = b"accept-encoding"
+# Such requests once cancelled what was being done ahead.
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Safe methods, which only read (RFC 9110, section 9.2.1)."""
 _MOST_CLIENTS = 64

@@ -367,6 +367,8 @@ def _by_nearness(ranking: Ranking, near: Sequence[float]) -> Ranking:
 
 def _fused(orders: Sequence[Sequence[int]], near: Sequence[float]) -> list[int]:
     """Join orders of passages, each with the best first, by reciprocal ranks; a passage without a vector counts twice in its order."""
+    # All of them counted the same once; a single passage without a vector then turned vectors off for the whole
+    # conversation.
     scores = defaultdict[int, float](float)
     for order in orders:
         for position, at in enumerate(order):

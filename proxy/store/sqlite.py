@@ -255,6 +255,7 @@ def _purge(db: sqlite3.Connection, older_than: float | None) -> int:
 
 def _truncate_log(db: sqlite3.Connection) -> None:
     """Empty the write-ahead log, where deleted or replaced content would stay until it is overwritten."""
+    # Deleted content once stayed in the log until the process ended.
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 

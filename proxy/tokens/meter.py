@@ -75,6 +75,7 @@ class Meter:
         self._library = library or Library()
         self._models = Cache[ModelKey, Model](memory)
         self._counts = Cache[tuple[str, bytes], Vector](memory)
+        # By tenant: a report for one client's prompt must not count for another's.
         self._anchors = Cache[bytes, Anchor](memory)
         """Anchors by scope and digest of the prefix, both with and without the system messages, which may contain the time."""
 

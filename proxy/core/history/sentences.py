@@ -8,6 +8,8 @@ _END = re.compile(
     r"(?:[.!?…]{1,4}[\"'»”’)\]*_]{0,3}(?=\s|$))|[。！？｡]{1,4}[」』”’）]{0,2}|\n"  # noqa: RUF001 - ends of sentences in Chinese and Japanese
 )
 _CLAUSE = re.compile(r"[;:,—–](?=\s)|[，；：、]|\s")  # noqa: RUF001 - the same of clauses
+# "Dr. Okafor" was cut in two. Abbreviations with a vowel ("Prof.", "No.") cannot be told from words, and still end a
+# sentence.
 _NUMBERED = re.compile(
     r"(?:(?:^|\n)\s{0,4}(?:[^\W\d]{1,8}\s)?\(?\d{1,3}|\b(?:am|im|vom|zum|bis|de[rmns]|die|das)\s\d{1,3}|(?:^|\s)\(?(?:[A-Za-z]\.\s?)?[A-Za-z]"
     r"|(?-i:\b[B-DF-HJ-NP-TV-XZ][b-df-hj-np-tv-xz]{1,3}))$",

@@ -133,6 +133,7 @@ def joined(messages: Sequence[Message]) -> Message:
 
     System text comes last, since its mark makes everything up to the end of the message the system's.
     """
+    # Without this, messages of several speakers had only the last one's name.
     if len(messages) == 1:
         return messages[0]
     fields: Message = {}

@@ -309,6 +309,8 @@ class ChatWriter(Writer):
         llama-server (b11549) puts them on the last chunk. That is a separate one if Spillway asked for usage, so this restores
         the chunk that the client would have got otherwise.
         """
+        # Without this, a stream below the trigger would not be the backend's own byte for byte, and some clients show
+        # tokens per second from `timings`.
         timings = usage.form[0].get("timings") if usage.form else None
         if timings is None or finish.form is None or "timings" in finish.form[0]:
             return finish

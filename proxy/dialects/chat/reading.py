@@ -39,6 +39,8 @@ def mended(value: Any, name: str = "delta", status: int = 200) -> dict[str, Any]
 
     The same object is returned if it has that form already. A failed answer without content becomes its error alone.
     """
+    # In one place, before anything compares, counts or forwards: three readers used to know some of the forms each, and
+    # calls were put together in three more.
     error = error_in(value, status, answers=isinstance(value, dict) and bool(value.get("choices")))
     if not isinstance(value, dict):
         return None if error is None else {"error": error}
@@ -206,6 +208,8 @@ class CallTable:
     arguments is another call of the same function; anything else after them is dropped.
     """
 
+    # Arguments are JSON in JSON only at their beginning: a later piece that starts with a quote once held up the rest
+    # of the call.
     def __init__(self, unique: str, first: int = 0) -> None:
         """Start without calls; `unique` goes into ids for calls that came without one, `first` is the index of the first call."""
         self._unique = unique

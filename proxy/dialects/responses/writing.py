@@ -54,6 +54,8 @@ _TEXT_EVENTS: Mapping[str, tuple[str, str, JsonObject, JsonObject]] = {
 class ResponsesWriter(Translator):
     """Writes the events of one answer: items are added, grow, and are done; the final response has all of them."""
 
+    # Events without a published schema are left out: OpenAI's npm SDK (6.49, 7.57) throws at them, as it does at
+    # `response.compaction.compacting` before its item.
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
         super().__init__(request, unique, managed)
         self._tools = tools_offered(dicts_in(request.form, "tools"))
