@@ -77,7 +77,7 @@ class Times:
     profile_ttl: float = 30.0
     """Age up to which a probed profile is trusted."""
     grace: float = 2.0
-    """Silence after which a waiting stream is opened."""
+    """Silence after which the response to a waiting stream is begun."""
     heartbeat: float = 10.0
     """Interval of heartbeats on a silent stream; shorter than the timeouts of proxies in between."""
 

@@ -58,7 +58,7 @@ class Exchange:
         self.gone = self.delivered = False
         """Whether the client has disconnected, and whether it has the complete answer, after which it may."""
         self.halted = False
-        """Whether a viewer of the page stopped it."""
+        """Whether a viewer of the page stopped the request."""
         self._receive = receive
         self._send = send
         self._task: asyncio.Task[Any] | None = None

@@ -252,7 +252,7 @@ class AheadCompactor(AddOn):
                 break
 
     async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream]) -> None:
-        """Return once none of these backends had a request for a while, and the job's own does no work for other clients."""
+        """Return once none of these backends had a request for a while, and the job's own works for no other client."""
         while True:
             while self._is_serving(upstreams):
                 self._ended.clear()

@@ -26,7 +26,7 @@ from proxy.tokens.cache import Cache, CacheMemory, Shares
 
 # Others have a limit of their own because bodies that are not JSON once pushed everybody's conversations out of memory.
 MOST_REQUESTS, MOST_OTHERS = 1000, 100
-"""Most requests remembered, however small: those of conversations that a backend answered, and all others."""
+"""Most requests remembered, however small they are: of conversations that a backend answered, and all others."""
 _PARSED = 4
 """Approximate bytes of memory per byte of a body that is kept as parsed objects."""
 _CLIENT, _TITLE = 40, 80

@@ -133,7 +133,7 @@ class _Listing:
         most = 0 if job.settings.policy == "local" else room // 8
         self._found = found
         self._forms = {name: _form(received[name], most) for name in names}
-        """Definitions by name: as they came, or shortened where they are long."""
+        """Definitions by name: as received, or shortened if they are long."""
         first = _first(self._forms, room // 2)
         lines = {name: form for name, form in self._forms.items() if name not in first}
         self._offer = offer_of({"tools": list(map(_strict, diet([*lines.values()])))}) or NO_TOOLS
@@ -220,7 +220,7 @@ class _Listing:
 
 
 def _form(tool: Any, most: int) -> Any:
-    """Return a definition as it came, or shortened if it has more than `most` bytes."""
+    """Return a definition as received, or shortened if it has more than `most` bytes."""
     return tool if len(dumps(tool)) <= most else diet([tool])[0]
 
 

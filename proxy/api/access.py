@@ -96,6 +96,7 @@ class AccessControl:
             Forbidden: without keys, the host or the calling page is not allowed, or the request would change a backend.
         """
         hosts = exchange.values(b"host")
+        # RFC 9112, section 3.2: more than one Host must be refused. Two programs might each believe a different one.
         name = host_name(hosts[0]) if len(hosts) == 1 else None
         if name is None and (hosts or exchange.version != "1.0"):  # old health probes send no host, browsers always do
             raise BadRequest("The request must have one Host header, with one name or address in it.")
@@ -113,6 +114,7 @@ class AccessControl:
             raise LoopDetected(
                 "This request has been here before: a backend leads back to this Spillway. SPILLWAY_BACKENDS must name the server of the models."
             )
+        # Only its own id counts, so several Spillways may follow one another.
         visited.set(passed)
         if self._keys:
             return
@@ -167,6 +169,8 @@ class AccessControl:
         Raises:
             Forbidden: no key is needed, but a foreign web page sent the request.
         """
+        # By header, never by cookie: a cookie would be sent with other pages' requests too, and had to be kept from
+        # backends.
         tenant = _holder(self._keys, exchange.headers)
         if _holder(self._admin_keys, exchange.headers) is not None:
             return Viewer("admin", tenant or "", content="content" in self._allow)

@@ -264,6 +264,7 @@ async def _feed(view: HistoryView, server: Any, session: dict[str, Any], only: s
             },
         )
         looks = quiet = 0
+        # Polled: queues filled for every viewer would cost each request something, also when nobody looks.
         while not server.should_exit:
             await asyncio.sleep(TICK)
             looks += 1

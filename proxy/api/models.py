@@ -33,7 +33,8 @@ _CLAUDE_CODE = re.compile("claude-(cli|code)/")
 """Beginning of the user agent of Claude Code (2.1): `cli` when it sends messages, `code` when it lists models."""
 # `GET /api/tags` once asked an Ollama with 120 models 120 questions at the same time.
 PROBED = 24
-"""Most models of one backend that are probed one by one for the list; long lists, as hosted backends have, describe models themselves."""
+"""Most models of a backend that are probed one by one for the list. Longer lists, as of hosted backends, describe
+models themselves."""
 
 _MANY = 200
 """Models above which the list is made in a thread."""
@@ -207,6 +208,7 @@ async def _explain(relay: Relay, exchange: Exchange) -> dict[str, Any]:
     Raises:
         ClientError: the request is malformed.
     """
+    # A compaction is not rehearsed: the real summary, and what is recalled after it, come out differently.
     wire = await exchange.body(relay.pipeline.settings.max_body)
     with exchange.watched():
         job = await relay.pipeline.prepare(exchange, relay.telemetry.silent(), CHAT, wire)

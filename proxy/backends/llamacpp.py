@@ -114,7 +114,7 @@ class LlamaCpp(Backend):
 
     @override
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:
-        """Ask a router for the model's properties, which loads it unless `autoload` is off for requests too."""
+        """Ask a router for the model's properties, which loads the model unless `autoload` is off even for requests."""
         yield Probe("GET", f"/props?model={quote(model, safe='', errors='replace')}", loads=True)
 
     @override

@@ -54,7 +54,7 @@ class ClientError(SpillwayError):
 
     @override
     def __init_subclass__(cls, status: int = 0, type: str = "", code: str = "", retry_after: int = 0) -> None:
-        """Set the class's fields; those not given are inherited."""
+        """Set the fields of a subclass; those that are not given are inherited."""
         cls.status = status or cls.status
         cls.type = type or cls.type
         cls.code = code or cls.code

@@ -198,7 +198,7 @@ class Translator(Writer):
         return call
 
     def _comment(self, comment: str) -> bytes:
-        """Write a comment that keeps the connection alive, or says something besides the answer."""
+        """Write a comment that keeps the connection alive or says something besides the answer."""
         return sse.comment(comment)
 
     # -- overridden by each dialect

@@ -57,7 +57,7 @@ class _Reading:
 
 
 class CallScanner:
-    """Finds the calls of an answer. The result does not depend on how its text is cut into pieces."""
+    """Finds the calls in an answer. The result does not depend on how the text is cut into pieces."""
 
     def __init__(self, offer: Offer, text_before: str = "", *, calls_before: int = 0) -> None:
         """Begin after the text and the calls of earlier attempts, which are already decided."""

@@ -391,7 +391,7 @@ class KnownModel:
         return reported
 
     def _give_up_contradicted(self, reported: ModelProfile) -> None:
-        """Drop lessons that the backend now contradicts: another window of the loaded instance, or tools newly accepted."""
+        """Drop lessons that the backend's report contradicts: another loaded window, or tools that it accepts again."""
         window, learned = reported.loaded_window, self._lessons.get("window")
         if window is not None and learned and learned[0].value != window:
             del self._lessons["window"]

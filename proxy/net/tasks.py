@@ -152,8 +152,8 @@ def _each(work: Callable[[S], T], values: Iterable[S]) -> Generator[None, None, 
 def next_step(flow: Generator[S, Any, T], reply: Any) -> S | tuple[T]:
     """Return a flow's next step after a reply (None to begin it), or its result in a tuple.
 
-    A flow may yield None where others may have their turn, and where it ends if its client has left; such a step is only
-    returned when a slice of time is over.
+    A flow may yield None where others may take their turn, and where it may end because its client has left. Such a
+    step is returned only once a slice of time is over.
     """
     end = thread_time() + _SLICE
     try:

@@ -125,6 +125,8 @@ class Upstream:
     @property
     def prober(self) -> Prober:
         """Prober with the knowledge that the current client may see."""
+        # A server with a key once listed no models to a client that had the key, until one of its chats succeeded; from
+        # then on that client's key was used for everybody.
         if not self.wants_clients_keys:
             return self._prober
         passing = request_headers(client_headers.get(), authorization=None, proxy_keys=self._proxy_keys)

@@ -70,7 +70,7 @@ that asks.
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Terms with their weights; without terms nothing is looked for."""
+    """Terms with their weights; if there are none, nothing is searched for."""
 
     terms: Mapping[str, float]
     bar: float = _BAR

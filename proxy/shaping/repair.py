@@ -194,6 +194,7 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     done = [message for message in rest if message is last or not _says_nothing(message)]
     if len(done) < len(rest):
         kinds.add("empty_answer")
+    # Before roles alternate: a result without its call becomes a user message.
     done = _paired([_with_valid_arguments(message, kinds) for message in done], kinds)
     if rules.one_system:
         done = [_as_users(message, kinds) for message in done]
@@ -203,8 +204,10 @@ def repair(messages: Sequence[Message], rules: RepairRules) -> tuple[Sequence[Me
     if rules.ends_with_user and done and done[-1].get("role") == "assistant":
         kinds.add("prefill")
         done.append({"role": "user", "content": GO_ON})
+    # The last step for roles, since each step before may leave two messages of one role next to each other.
     if rules.alternate:
         done = _alternated(done, kinds)
+    # After messages were joined, because a server checks the messages that it gets.
     demanded = with_demanded(done, rules)
     if demanded is not done:
         kinds.add("reasoning")

@@ -174,8 +174,8 @@ class Store:
     async def claim(self, key: str, seconds: float) -> AsyncIterator[None]:
         """Work at `key` exclusively inside the context, among this process and all replicas with the same Redis.
 
-        Waits at most `seconds` for another holder, then goes on anyway. Within this process, the claim works without the database
-        too.
+        Waits at most `seconds` for another holder, then continues anyway. Within this process, the claim works without
+        the database too.
         """
         lock = self._locks.setdefault(key, asyncio.Lock())
         async with AsyncExitStack() as held:

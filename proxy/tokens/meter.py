@@ -145,6 +145,8 @@ class Meter:
         `cautious`: never count fewer than the vocabulary itself does, even if a lower ratio was learned from prompts:
         an answer that is counted too low outgrows its window before it is paused.
         """
+        # A template that drops the end of a prompt pulled the learned ratio down: answers were counted a tenth too low,
+        # and reached the window's end before they were paused.
         if not text:
             return 0
         model = self.model(key)

@@ -1,4 +1,8 @@
-"""Chat completions: the dialect of most clients, and of nearly all backends."""
+"""Chat completions: the dialect of most clients, and of nearly all backends.
+
+A chunk is one frame of a streamed answer; its delta is what it adds to a choice. A body is an answer in one piece, with a
+message in each choice. Both are repaired to OpenAI's form (`reading`) before they become pieces (`answers`).
+"""
 
 from proxy.core.dialect import Dialect
 from proxy.dialects.chat.answers import ChatWriter
