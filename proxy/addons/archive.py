@@ -84,6 +84,7 @@ class Archivist(AddOn):
 
     # A client that pins its first message and leaves out what follows cannot be distinguished from one whose user
     # deleted that, and counts as that.
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._archives: WeakKeyDictionary[Outcome, _Archive] = WeakKeyDictionary()

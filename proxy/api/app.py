@@ -43,6 +43,7 @@ class ManagedRoute(APIRoute):
     """Route that FastAPI describes but does not resolve dependencies for: that would take a tenth of a short request's time."""
 
     # FastAPI's dependencies took 30 µs of each request.
+
     @override
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         return self.endpoint

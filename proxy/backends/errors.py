@@ -26,6 +26,7 @@ class SentRequest:
     # Backends repeat parameters in validation errors. One request with "temperature": "maximum context length is 1000
     # tokens" once gave every key a window of 1,000 tokens for an hour at vLLM; llama.cpp repeats
     # `response_format.type`, Ollama `reasoning_effort`. Users paste errors into conversations, too.
+
     def __init__(self, body: bytes) -> None:
         self._body = body
 

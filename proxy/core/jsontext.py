@@ -110,6 +110,7 @@ def _tolerant(text: str) -> Any:
         raise ValueError(_TOO_DEEP) from None
 
 
+# orjson cannot write longer integers, and `int` itself refuses more than 4,300 digits.
 def _as_integer(digits: str) -> int | float | None:
     return int(digits) if len(digits) < _DIGITS else _as_float(digits)
 

@@ -60,6 +60,7 @@ def read(raw: bytes) -> Request:
             **({"tools": [{"type": "function", **tool} for tool in tools]} if tools else {}),
             **pick(options, SHARED_OPTIONS),
         },
+        # Ollama streams by default.
         stream=form.get("stream") is not False,
         bound=bound,
         structure=_format(form.get("format")),

@@ -59,6 +59,7 @@ class WrittenCallReader:
 
     # A call in a result or in the newest user message is a quotation when a model repeats it; otherwise the text of a
     # page could become a call.
+
     def __init__(
         self,
         offer: Offer,

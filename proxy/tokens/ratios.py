@@ -87,6 +87,7 @@ class Ratios:
     # Recursive least squares over 31 features, with a covariance matrix, were no better: a growing chat was off by 0.35
     # % on average instead of 0.40, a cold one by 4.5 instead of 4.6. Ten families, five of them unknown, were measured
     # with the models' own tokenizers.
+
     def __init__(self, ratios: Sequence[float] = SAME, *, doubt: float = 1.0) -> None:
         deviations = (*(doubt * each for each in _GUESSED), *(deviation for _, deviation in _TEMPLATE))
         self.weights = [*ratios, *(weight for weight, _ in _TEMPLATE)]

@@ -210,6 +210,7 @@ class CallTable:
 
     # Arguments are JSON in JSON only at their beginning: a later piece that starts with a quote once held up the rest
     # of the call.
+
     def __init__(self, unique: str, first: int = 0) -> None:
         """Start without calls; `unique` goes into ids for calls that came without one, `first` is the index of the first call."""
         self._unique = unique

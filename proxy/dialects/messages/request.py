@@ -128,6 +128,7 @@ def _edits(form: Mapping[str, Any]) -> list[Edit]:
         kind, keep = edit.get("type"), edit.get("keep")
         if kind == CLEAR_RESULTS:
             edits.append(_clear_results(edit))
+        # Claude Code (2.1) asks for this edit with `all` in every request: then nothing is left out.
         elif kind == CLEAR_THOUGHTS and keep != "all" and dict_in(edit, "keep").get("type") != "all":
             edits.append(ClearThoughts(_figure(edit, "keep", "thinking_turns") or 1))
     return edits

@@ -158,6 +158,7 @@ def error_body(error: Any) -> dict[str, Any]:
     message = str(fields.get("message") or "The backend failed.")
     tokens, window = as_count(fields.get("n_prompt_tokens")), as_count(fields.get("n_ctx"))
     if tokens and window:
+        # Claude Code reads both figures from this wording and compacts; an error in OpenAI's form ends its session.
         message = f"prompt is too long: {tokens} tokens > {window} maximum. {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 

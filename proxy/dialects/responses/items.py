@@ -167,6 +167,7 @@ def tools_offered(tools: Iterable[Item], namespace: str = "") -> dict[str, tuple
     offered: dict[str, tuple[Item, str]] = {}
     for tool in tools:
         kind, name = text_in(tool, "type"), text_in(tool, "name")
+        # Codex 0.169 sends one with functions inside (`multi_agent_v1`), and a `web_search` without a name.
         if kind == "namespace":
             offered |= tools_offered(dicts_in(tool, "tools"), name)
         elif kind in ("function", "custom") and name:

@@ -132,6 +132,7 @@ def _request(
         structure=_format(dict_in(dict_in(form, "text"), "format")),
         thinking=in_openais_word(text_in(dict_in(form, "reasoning"), "effort")),
         form=form,
+        # Codex sets it to the id of its session.
         conversation=text_in(form, "prompt_cache_key"),
         compaction=compaction,
         restored=() if under is None else under.messages,

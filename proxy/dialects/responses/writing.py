@@ -56,6 +56,7 @@ class ResponsesWriter(Translator):
 
     # Events without a published schema are left out: OpenAI's npm SDK (6.49, 7.57) throws at them, as it does at
     # `response.compaction.compacting` before its item.
+
     def __init__(self, request: Request, unique: str, managed: Managed) -> None:
         super().__init__(request, unique, managed)
         self._tools = tools_offered(dicts_in(request.form, "tools"))
