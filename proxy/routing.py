@@ -95,7 +95,10 @@ def _readiness(route: Route) -> int:
 
 
 def is_managed(route: Route, settings: Settings) -> bool:
-    """Return whether requests on this route are managed: by the model's setting, else by the backend's; none is only observed."""
+    """Return whether requests on this route are managed: by the model's setting, or else by the backend's.
+
+    Requests that are only observed are not managed.
+    """
     managed = route.upstream.managed
     for overrides in settings.matching(route.model):
         managed = managed if overrides.managed is None else overrides.managed

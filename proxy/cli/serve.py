@@ -44,6 +44,8 @@ _DEMO_NOTE = (
 )
 OPEN_FILES = 65536
 """Limit of open files to set, if the system permits as many."""
+# Searched again because a backend that started after Spillway was never found, and the demo answered in its name with
+# 200.
 DISCOVERY_INTERVAL = 2.0
 """Seconds between two searches for backends while the demo is served."""
 MOST_SHOWN = 5
@@ -86,7 +88,6 @@ async def _serve(configured: Settings) -> int:
     check_tokenizers(configured)
     async with AsyncExitStack() as stack:
         settings, note = await with_backends(configured, stack)
-        # In a container there was no other way: the page answered 401, and no key existed.
         # If other machines can reach the server and there are no keys, a token printed at the start opens the page.
         keyless = settings.host not in LOOPBACK and not (settings.api_keys or settings.admin_keys)
         token = secrets.token_urlsafe(18) if keyless else ""
@@ -95,8 +96,6 @@ async def _serve(configured: Settings) -> int:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await (first if scope["type"] == "lifespan" else current)(scope, receive, send)
 
-        # Without this, a backend that started after Spillway was never found, and the demo answered in its name with
-        # 200.
         async def replace_demo() -> None:
             """Look for backends until one answers, replace the demo by those found, then look for more until cancelled."""
             nonlocal current
