@@ -31,6 +31,7 @@ from proxy.addons.recall import Recaller
 from proxy.addons.slots import SlotKeeper
 from proxy.addons.thinking import ThinkingBudget
 from proxy.addons.tools_on_demand import ToolsOnDemand
+from proxy.addons.user_memory import UserMemory
 from proxy.api.access import AccessControl, Services
 from proxy.api.app import create_api
 from proxy.attempts.attempt import Attempts
@@ -98,13 +99,12 @@ def create_app(
     """Build the application. Its lifespan owns what it opens here: transport, store, tasks.
 
     `settings` must name backends; `transport` and `store` are those that they name by default, and spans go where the
-    environment says; `clock` gives seconds since the epoch; `page_token`, if any, opens the page where there are no keys.
+    environment says; `clock` gives seconds since the epoch; `page_token` opens the page where there are no keys, and goes to no backend.
 
     Raises:
         SettingError: the store cannot be opened.
     """
     access, store = AccessControl(settings, page_token), store or _open_store(settings, clock, times.store_timeout)
-    # As one of Spillway's own keys it goes to no backend.
     settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
     timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
     wire = transport or open_wire(settings.backends, **timeouts)
@@ -115,8 +115,8 @@ def create_app(
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
     compact_now, summaries = CompactNow(telemetry, pipeline), ConversationSummaries(history, store, pipeline)
-    pins = Pins(store, counting.meter)
-    addons = addons_of(pipeline, telemetry, history, metrics, (pins, compact_now, summaries), store)
+    pins, memory = Pins(store, counting.meter), UserMemory(counting, store, clock, on=settings.remembers)
+    addons = addons_of(pipeline, telemetry, history, metrics, (pins, compact_now, summaries), memory, store)
     if (spans := spans or _spans()) is not None:
         addons = (*addons, _tracing(spans, router))
     telemetry.observers = pipeline.addons.all = addons
@@ -130,6 +130,7 @@ def create_app(
         summaries=summaries,
         compact_now=compact_now,
         pins=pins,
+        memory=memory,
         check_store=store.check,
     )
     app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
@@ -201,6 +202,7 @@ def addons_of(
     history: RequestHistory,
     metrics: Metrics,
     commanded: Sequence[AddOn],
+    memory: UserMemory,
     store: Store,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
@@ -215,6 +217,7 @@ def addons_of(
         PromptPrefix(meter),
         Archivist(store),
         Recaller(counting, pipeline.router),
+        memory,
         DroppedFields(store, meter.memory),
         ToolsOnDemand(store),
         ThinkingBudget(),

@@ -37,7 +37,7 @@ _BEGINNING: Mapping[Activity | None, str] = {
     "answering": "first_byte resumed",
     "paused": "paused",
     None: "named looked routed adopted window_requested mended shaped stabilised restored pinned commanded archived measured repeated reused "
-    "tools_on_demand tools_given slot_restored document_part searched recalled message_cut summarising summarised "
+    "tools_on_demand tools_given slot_restored document_part searched recalled remembered message_cut summarising summarised "
     "compacted_ahead compacted_on_demand backend_failed refused window_learned window_disproved cut afforded restarted "
     "observed concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
 }

@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(194, 160),
-    "lines of code": Bound(26_366, 18_500),
-    "Python tokens": Bound(279_388, 175_000),
-    "settings": Bound(42, 40),
-    "lines of tests": Bound(58_924, 40_000),
+    "files": Bound(196, 160),
+    "lines of code": Bound(26_650, 18_500),
+    "Python tokens": Bound(282_786, 175_000),
+    "settings": Bound(43, 40),
+    "lines of tests": Bound(59_349, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

@@ -8,7 +8,7 @@ from proxy.backends.profile import ModelKey
 from proxy.compaction.results import NOTE
 from proxy.compaction.summary import is_bridge
 from proxy.core.history.checkpoint import message_digest
-from proxy.core.history.marks import RECALLED, RECALLED_END, is_summary
+from proxy.core.history.marks import RECALLED, RECALLED_END, REMEMBERED, is_summary
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import HEAVY, loads
 from proxy.core.request import Message, leading_system, text_of
@@ -171,7 +171,7 @@ def _is_completed(before: Message, after: Message) -> bool:
 def _recalled_block(message: Message) -> str:
     """Return the recalled block in front of a user's words, with its marks; empty if there is none."""
     text = text_of(message) if message.get("role") == "user" else ""
-    end = text.find(RECALLED_END) if text.startswith(RECALLED) else -1
+    end = text.rfind(RECALLED_END) if text.startswith((RECALLED, REMEMBERED)) else -1
     return text[: end + len(RECALLED_END)] if end >= 0 else ""
 
 
@@ -182,7 +182,7 @@ def _without_block(message: Message) -> Message:
     content = message["content"]
     if isinstance(content, list):
         return {**message, "content": content[1:]}
-    return {**message, "content": content.partition(RECALLED_END)[2].removeprefix("\n\n")}
+    return {**message, "content": content.rpartition(RECALLED_END)[2].removeprefix("\n\n")}
 
 
 def shown(message: Message, most: int = _LONGEST) -> str:

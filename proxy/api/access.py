@@ -30,6 +30,7 @@ from proxy.addons.history import RequestHistory
 from proxy.addons.history_view import Viewer
 from proxy.addons.metrics import Metrics
 from proxy.addons.pins import Pins
+from proxy.addons.user_memory import UserMemory
 from proxy.backends import BACKENDS
 from proxy.core.errors import BadRequest, Forbidden, LoopDetected, MethodRefused, Unauthorized, WebSocketRefused
 from proxy.core.jsontext import dumps
@@ -339,6 +340,7 @@ class Services:
     summaries: ConversationSummaries
     compact_now: CompactNow
     pins: Pins
+    memory: UserMemory
     check_store: Callable[[], Awaitable[str]]
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -11,9 +12,10 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 
 from proxy import __version__
 from proxy.addons.history_view import HistoryView, RequestFilter
+from proxy.addons.user_memory import owner_of
 from proxy.api.access import On, Public, Services, as_json, bearer
 from proxy.api.schemas import answers, takes
-from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded
+from proxy.core.errors import BadRequest, Conflict, Forbidden, Overloaded, StoreUnavailable
 from proxy.core.jsontext import dumps, loads_object
 from proxy.exchange import Exchange
 
@@ -162,6 +164,23 @@ async def change_pins(on: On, view: View, conversation: str, exchange: Public) -
     return as_json(await on.pins.change(found, texts))
 
 
+@router.get("/spillway/memory", responses=answers("Memory"))
+async def memory(on: On, view: View, user: str = "") -> Response:
+    """List what is remembered of a user whom the viewer's key names, or without a name of its holder."""
+    known = await on.memory.read((owner_of(view.viewer.tenant), user))
+    rows = [{"id": each["id"], "text": each["text"], "said_at": each["said"]} for each in known or ()]
+    return as_json({"statements": None if known is None else rows})
+
+
+@router.delete("/spillway/memory", responses=answers("Unremembered"))
+async def forget_statements(on: On, view: View, user: str = "", statement: str = "") -> Response:
+    """Delete a statement by its id, or all without one."""
+    left = partial(filter, lambda each: statement and each["id"] != statement)
+    if (gone := await on.memory.change((owner_of(view.viewer.tenant), user), lambda known: [*left(known)])) is None:
+        raise StoreUnavailable("The store accepts no changes at the moment: try again later.")
+    return as_json({"deleted": gone})
+
+
 @router.get("/spillway/outcomes", responses=answers("Outcomes"))
 async def outcomes(
     view: View, wanted: Wanted, limit: EntryLimit = 100, before: Annotated[int, Query(ge=0, lt=10**12)] = 10**12 - 1
@@ -241,6 +260,7 @@ def _session(on: Services, exchange: Exchange) -> dict[str, Any]:
     return {
         "role": None if viewer is None else viewer.role,
         "content": viewer is not None and viewer.content,
+        "memory": viewer is not None and bool(viewer.tenant) and on.settings.remembers,
         "version": __version__,
         "base_url": f"{'https' if forwarded == 'https' else 'http'}://{exchange.header(b'host') or '127.0.0.1'}/v1",
     }

@@ -42,7 +42,7 @@ _OBJECTS = {
     # Spillway's own
     "Health": "status",
     "Readiness": "status backends:object store",
-    "Session": "role:string? content:boolean version base_url",
+    "Session": "role:string? content:boolean memory:boolean version base_url",
     "Checkpoint": "kind covered:integer summary created_at:number",
     "Bar": "system:integer tools:integer summary:integer recalled:integer tail:integer answer:integer room:integer?",
     "Row": "id title:string? named:boolean owner backend model dialect window:integer? error:string? client "
@@ -74,6 +74,9 @@ _OBJECTS = {
     "Pins": "pins:Pin[] tokens:integer most:integer?",
     "PinRequest": "pins:string[]",
     "Forgotten": "rejected:boolean summary:Summary?",
+    "Statement": "id text said_at:number",
+    "Memory": "statements:Statement[]?",
+    "Unremembered": "deleted:integer",
     "DiffRow": "what role sent:integer[] forwarded:integer? before:string? after:string? tokens:integer",
     "Diff": "request same:boolean tokens:object counts:object tools:object rows:DiffRow[]",
     "Stopped": "stopped:boolean",

@@ -159,9 +159,9 @@ def test_a_page_is_told_who_looks_and_where_a_key_is_needed(guarded: Proxy) -> N
 
     url = f"{guarded.url}/v1"
     for unknown in ({}, {"x-api-key": "wrong"}):
-        assert session(**unknown) == {"role": None, "content": False, "base_url": url}
-    assert session(**ANNE) == {"role": "key", "content": True, "base_url": url}
-    assert session(**BOSS) == {"role": "admin", "content": False, "base_url": url}
+        assert session(**unknown) == {"role": None, "content": False, "memory": False, "base_url": url}
+    assert session(**ANNE) == {"role": "key", "content": True, "memory": False, "base_url": url}
+    assert session(**BOSS) == {"role": "admin", "content": False, "memory": False, "base_url": url}
     assert session(**{"x-forwarded-proto": "https"})["base_url"].startswith("https://")
 
 

@@ -22,7 +22,16 @@ NAMES = (
         "AheadCompactor",
         "DroppedFields",
     ),
-    *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
+    *(
+        "RequestHistory",
+        "RequestLog",
+        "Metrics",
+        "Recaller",
+        "Archivist",
+        "UserMemory",
+        "ThinkingBudget",
+        "DocumentReader",
+    ),
     *("ToolsOnDemand", "SlotKeeper", ""),
 )
 

@@ -27,6 +27,7 @@ OWN = {
     ),
     *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
+    "/spillway/memory",
     "/spillway/summary_model",
     *("/spillway/outcomes", "/spillway/savings", "/spillway/conversations", "/spillway/conversations/{conversation}"),
     *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact", "pins", "export")),

@@ -229,6 +229,21 @@ def test_a_key_shows_its_own_conversations_and_no_others(browser: Browser, keyed
         expect(page.locator(".rows")).to_have_count(0)
 
 
+def test_what_is_remembered_is_read_and_deleted(browser: Browser) -> None:
+    with staged(api_keys=("one-key",), memory="key") as stage, visiting(browser, stage.proxy.url) as visit:
+        for text in ("I am allergic to nuts.", "I like tea."):
+            asked = {"model": "m", "messages": [{"role": "user", "content": text}]}
+            assert stage.proxy.chat(asked, authorization="Bearer one-key").status_code == 200
+        page = sign_in(visit, "one-key")
+        page.get_by_role("link", name="Memory").click()
+        expect(page.get_by_role("listitem").filter(has_text="allergic")).to_be_visible()
+        assert faults(page) == []
+        page.get_by_role("button", name="Delete: I am allergic to nuts.").click()
+        expect(page.get_by_role("main")).not_to_contain_text("allergic")
+        page.get_by_role("button", name="Delete: I like tea.").click()
+        expect(page.get_by_text("Nothing is remembered.")).to_be_visible()
+
+
 def test_who_has_shown_a_key_asks_a_model_with_it(browser: Browser, keyed: Stage) -> None:
     with visiting(browser, keyed.proxy.url) as visit:
         page = sign_in(visit, "one-key")

@@ -44,9 +44,15 @@ RECALLED = (
     "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
     "to it. Where something else was said later, that holds.]"
 )
+REMEMBERED = (
+    "[What this user said in other conversations, word for word, in case the message below refers to it. Where this "
+    "conversation says something else, that holds.]"
+)
 RECALLED_END = "[End of what was recalled.]"
+"""End of both kinds of blocks."""
 
-_MARKS = (OPEN, CLOSE, FENCE, FENCE_END, SHORTENED, CONTINUED, INSTRUCTION, RECALLED, RECALLED_END)
+_BLOCKS = (OPEN, CLOSE, INSTRUCTION, RECALLED, RECALLED_END, REMEMBERED)
+_MARKS = (*_BLOCKS, FENCE, FENCE_END, SHORTENED, CONTINUED)
 _MARK = re.compile("|".join(r"\s{1,4}".join(map(re.escape, mark.split())) for mark in _MARKS), re.IGNORECASE)
 _HEADING = re.compile(r"rules\s{1,4}in\s{1,4}the\s{1,4}user['\u2019]s\s{1,4}own\s{1,4}words", re.IGNORECASE)
 _RULE = "- "
@@ -62,7 +68,7 @@ def defanged(text: str) -> str:
 
 def forges_block(text: str) -> bool:
     """Return whether a text contains a mark of a block that Spillway writes, or of a system instruction."""
-    return BRACKET in text and any(mark in text for mark in (OPEN, CLOSE, RECALLED, RECALLED_END, INSTRUCTION))
+    return BRACKET in text and any(mark in text for mark in _BLOCKS)
 
 
 def is_summary(message: Message) -> bool:

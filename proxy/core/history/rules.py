@@ -242,11 +242,16 @@ def typed_text(message: Message) -> str:
     return _PASTED.sub("\n", text) if text.count("<") <= _MOST_TAGS else text.split("<", 1)[0]
 
 
-def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> list[str]:
-    """Find the rules in text that a person certainly typed: up to the first sign of someone else's words, and not in a paste."""
+def typed_sentences(message: Message, is_known_rule: Callable[[str], bool]) -> list[tuple[str, bool]]:
+    """List the sentences that a person certainly typed, up to the first sign of someone else's words, and whether each is a rule."""
     text = text_of(message)[: 10 * _LONGEST_TEXT]
     text = _DOCUMENT.sub("\n", _PAGE.sub("", text)) if text.count("<") <= _MOST_TAGS else text
-    told = [*_own_sentences(typed_text({**message, "content": text}), is_known_rule)]
+    return [*_own_sentences(typed_text({**message, "content": text}), is_known_rule)]
+
+
+def _stated_rules(message: Message, is_known_rule: Callable[[str], bool]) -> list[str]:
+    """Find the rules that a person certainly typed, and not in a paste."""
+    told = typed_sentences(message, is_known_rule)
     found = [sentence for sentence, rules in told if rules]
     short = sum(len(sentence) for sentence, _ in told) <= _LONG
     return found if short or len(found) >= len(told) * _DENSE else []

@@ -71,6 +71,10 @@ class ModelSettings(BaseModel):
         default="off",
         description="Whether the messages of conversations are stored, so that what a client no longer sends can be recalled: `on`, `off`.",
     )
+    memory: Literal["off", "user", "key"] = Field(
+        default="off",
+        description="Whose statements about themselves are kept, and return in their other conversations: `off`, `user` (users whom a client with a key names in `X-OpenWebUI-User-Id`), `key` (also the holder of a key, where that is one person). Needs `SPILLWAY_API_KEYS`.",
+    )
     ahead: entries.AheadMode = Field(
         default="auto",
         description="Whether conversations are compacted after an answer, while nobody waits: `auto` (with backends on this machine or in its network), `on`, `off`.",
@@ -242,6 +246,8 @@ class Settings(ModelSettings):
                 "set SPILLWAY_API_KEYS, or SPILLWAY_ALLOW=open to let everybody in"
             )
             raise ValueError(msg)
+        if self.remembers and not self.api_keys:
+            raise ValueError("memory needs api_keys: without a key nobody vouches for who a user is")
         return self
 
     @override
@@ -260,6 +266,11 @@ class Settings(ModelSettings):
     def window_of(self, model: str) -> int | Literal["auto"] | None:
         """Return the window that is set for a model id: tokens, or `auto`."""
         return next((each.window for each in reversed(self.matching(model)) if each.window is not None), None)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether anything is remembered of users, with any model."""
+        return any(each.memory != "off" for each in (self, *self.models.values()))
 
     @property
     def helpers(self) -> frozenset[tuple[str, str]]:

@@ -4,6 +4,7 @@ import { open, useFeed } from "./feed.js";
 import { Problem, html, render, useEffect, useErrorBoundary, useLayoutEffect, useState } from "./lib.js";
 import { Conversation, Conversations } from "./views/conversations.js";
 import { Log } from "./views/log.js";
+import { Memory } from "./views/memory.js";
 import { Models } from "./views/models.js";
 import { Request } from "./views/request.js";
 import { Savings } from "./views/savings.js";
@@ -15,6 +16,7 @@ const VIEWS = {
   models: ["Models", Models],
   savings: ["Savings", Savings],
   log: ["Log", Log],
+  memory: ["Memory", Memory],
 };
 const INNER = { c: ["Conversation", Conversation, "conversations"], r: ["Request", Request, "log"] };
 const THEMES = ["auto", "light", "dark"];
@@ -75,7 +77,7 @@ function Header({ current, told }) {
   return html`<header>
     <a class="brand" href="#/start"><img src="/ui/icon.svg" alt="" width="24" height="24" />Spillway</a>
     <nav aria-label="Views">
-      ${Object.entries(VIEWS).map(([name, [label]]) => html`<${Link} key=${name} name=${name} label=${label} current=${current} />`)}
+      ${Object.entries(VIEWS).filter(([name]) => name !== "memory" || told.session?.memory).map(([name, [label]]) => html`<${Link} key=${name} name=${name} label=${label} current=${current} />`)}
     </nav>
     <div class="aside">
       ${current && html`<span class=${`link ${told.link}`}>${LINKS[told.link]}</span>`}
