@@ -24,6 +24,8 @@ LONGEST_NAME = 512
 """Most characters of a model's name from a client (it may be a file's path). Limited because logs, metrics and memory keep it."""
 _NOT_FOR_CHATS = re.compile("embed|rerank", re.IGNORECASE)
 """Names of models that can't chat. LM Studio ships with an embedding model and lists it with the others."""
+_EMBEDS = re.compile(r"(?!.*rerank)(?:.*embed|.*minilm|(?:.*[^a-z0-9])?(?:bge|e5|gte)(?![a-z0-9]))", re.IGNORECASE)
+"""Names of embedding models, as their makers give them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class Route:
         return request.changed(**options) if options else request
 
 
+_LOADED = 2
+"""Rank of a model with a loaded instance and its window."""
+
+
 def _readiness(route: Route) -> int:
     """Rank a model as a default: 2 if it is loaded with a known window, 1 if it need not be loaded first, else 0.
 
@@ -91,7 +97,7 @@ def _readiness(route: Route) -> int:
     """
     if route.listed is None or route.listed.profile.provisional:
         return 0
-    return 1 if route.listed.profile.loaded_window is None else 2
+    return 1 if route.listed.profile.loaded_window is None else _LOADED
 
 
 def is_managed(route: Route, settings: Settings) -> bool:
@@ -197,6 +203,13 @@ class Router:
         if table:
             raise BadRequest(_SEVERAL, param="model")
         return ""
+
+    async def loaded_embedder(self, upstream: Upstream) -> Route | None:
+        """Find an embedding model that this backend lists with a loaded instance, or None."""
+        for route in (await self.table()).values():
+            if route.upstream is upstream and _EMBEDS.match(route.model) and _readiness(route) == _LOADED:
+                return route
+        return None
 
     async def unnamed(self, path: str) -> Route:
         """Find the route of a request that names no model: the first backend that owns its path, else the first one."""

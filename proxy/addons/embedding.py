@@ -19,6 +19,7 @@ from proxy.core.errors import UpstreamUnavailable
 from proxy.core.history.embedded import authored_text
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import Message, text_of
+from proxy.core.settings import AUTO
 from proxy.job import Job
 from proxy.net.tasks import offload_if, spawn
 from proxy.net.transport import body_of
@@ -85,8 +86,9 @@ class Embedder:
         texts: list[tuple[bytes, str]] = []
         try:
             async with asyncio.timeout(WAIT):
-                route = await self._router.route(model)
-                if self._resting.get(route.key, 0.0) > job.outcome.clock():
+                auto = model == AUTO
+                route = await (self._router.loaded_embedder(job.route.upstream) if auto else self._router.route(model))
+                if route is None or self._resting.get(route.key, 0.0) > job.outcome.clock():
                     return None
                 texts = _texts_by_digest(job, route, query, passages)
                 missing = {key: text for key, text in reversed(texts) if self._cache.get(key) is None}
@@ -188,9 +190,12 @@ async def _request_vectors(job: Job, route: Route, texts: Sequence[str]) -> list
     """Request the vector of each text.
 
     Raises:
-        _Failed: the backend answered with anything but these vectors.
+        _Failed: the backend answered with anything but these vectors, or would have to load the model first.
         UpstreamUnavailable: the backend cannot be reached.
     """
+    # Loading a model could throw the chat model out of memory, so one that nobody named is looked at before each request.
+    if job.settings.recall_model == AUTO and await route.known.loaded_window() is None:
+        raise _Failed("it is not loaded any more")
     response = await route.upstream.send(
         "POST",
         b"/v1/embeddings",

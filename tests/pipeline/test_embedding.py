@@ -80,6 +80,33 @@ def test_what_was_said_in_other_words_is_found(kind: str) -> None:
         assert {request.json["model"] for request in asked(vectors)} <= {MODEL, f"{MODEL}:latest"}
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+@pytest.mark.parametrize("kind", ["lmstudio", "ollama", "llamacpp"])
+def test_a_model_that_the_answering_backend_has_loaded_is_used_and_none_is_loaded_for_it(
+    kind: str, loaded: bool
+) -> None:
+    vectors = FakeModel(MODEL, embedding=True, loaded=loaded)
+    options: dict[str, Any] = {"router": True} if kind == "llamacpp" else {}
+    both = FAKES[kind]([FakeModel("m", WINDOW), vectors], brain, embedding_of=meaning, **options)
+    with both, running_proxy(both, recall_model="auto") as proxy:
+        messages = long_chat(PETS)
+        ask(proxy, messages)
+        assert (FACT in text_of(prompts(both)[-1][-1])) is bool(asked(both)) is loaded
+        vectors.loaded = False
+        seen = len(asked(both))
+        more = [{"role": "assistant", "content": "Mathilda."}, {"role": "user", "content": "And who walks the pets?"}]
+        ask(proxy, [*messages, *more])
+        assert len(asked(both)) == seen, "it was unloaded since, though the list that is known has it"
+        assert not vectors.loaded
+
+
+def test_a_model_loaded_elsewhere_is_not_asked() -> None:
+    chat, vectors = talker(), embedder("lmstudio")
+    with staged(chat, vectors, recall_model="auto") as proxy:
+        ask(proxy, long_chat(PETS))
+    assert asked(vectors) == []
+
+
 def test_words_alone_do_not_find_it_and_no_model_is_asked() -> None:
     chat, vectors = talker(), embedder()
     for settings in ({"recall_model": None}, {"models": {"m": {"recall": "off"}}}):

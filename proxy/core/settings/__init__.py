@@ -21,6 +21,7 @@ __all__ = ["BackendSetting", "Limit", "Policy"]
 """Names that other modules import from here."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+AUTO = "auto"
 OFF = "off"
 """Value that switches off a setting which otherwise holds a name or a text."""
 DEFAULT_TRIGGER = 0.8
@@ -65,7 +66,7 @@ class ModelSettings(BaseModel):
     recall_model: entries.NonBlank | None = Field(
         examples=["nomic-embed-text"],
         default=None,
-        description="Embedding model that finds passages which say the same in other words. Default: only words are compared.",
+        description="Embedding model that finds passages which say the same in other words; `auto`: one that the answering backend has loaded. Default: only words are compared.",
     )
     archive: Literal["on", "off"] = Field(
         default="off",
@@ -278,7 +279,9 @@ class Settings(ModelSettings):
         named = [("default_model", self.default_model)] if self.default_model != OFF else []
         for each in (self, *self.models.values()):
             named += [("summary_model", each.summary_model), ("recall_model", each.recall_model)]
-        return frozenset((setting, model) for setting, model in named if model)
+        return frozenset(
+            (setting, model) for setting, model in named if model and (setting, model) != ("recall_model", AUTO)
+        )
 
 
 @lru_cache(maxsize=1024)
