@@ -123,7 +123,7 @@ def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_delete
         page = visit.open("conversations")
         page.get_by_role("link", name="walruses").click()
         turns = page.locator(".turns > .turn")
-        expect(turns.last).to_contain_text(re.compile(r"1 message archived\. \d+ signs? of life sent while"))
+        expect(turns.last).to_contain_text(re.compile(r"1 message archived\. \d+ heartbeats? sent while"))
         expect(turns.first).to_contain_text(re.compile(r"\d+ tokens restored from disk\."))
         assert sum(metric(proxy, "spillway_heartbeats_total").values()) >= 1
         page.get_by_role("button", name="Delete conversation").click()
