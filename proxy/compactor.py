@@ -65,9 +65,12 @@ class Compactor:
         self.flights = Flights(summaries)
         self._cooling: dict[tuple[str, bytes, int], float] = {}
 
-    async def compact(self, job: Job, *, goal: int | None = None, limit: int | None = None) -> bool:
+    async def compact(
+        self, job: Job, *, goal: int | None = None, limit: int | None = None, summarised: bool = False
+    ) -> bool:
         """Bring the job's history down to `goal` prompt tokens (default: the target); returns False if nothing was gained.
 
+        `summarised`: there has to be a summary, even where pruning would do.
         `limit` is the most tokens that may be left, by default what surely fits. It is given after a refusal: then a history
         that could not be shortened recently is tried again, and nothing is recalled. Otherwise recall chooses anew, since
         the prompt has another beginning.
@@ -81,7 +84,7 @@ class Compactor:
             return False
         dropped = limit is not None and await self.addons.make_way(job, refused=True)
         most = min(limit or budget.limit, budget.limit, budget.window - budget.answer)
-        aim = _Aim(budget, goal, most, job.request.compaction is not None)
+        aim = _Aim(budget, goal, most, summarised or job.request.compaction is not None)
         result = await self._shorten(job, aim)
         if isinstance(result, NothingDone):
             now = job.outcome.clock()

@@ -148,7 +148,7 @@ class Pipeline:
         if goal is not None or is_worth_a_summary(job, budget):
             await client.notify(COMPACTING)
         async with client.progress(lambda: summarising(job.progress.written)):
-            gained = await self.compactor.compact(job, goal=goal)
+            gained = await self.compactor.compact(job, goal=goal, summarised=goal is not None)
         if gained:
             self.counting.compacted(job)
             await client.notify(COMPACTING)  # ignored where one was shown before

@@ -1,4 +1,4 @@
-"""A kind of backend is one file and one line, a dialect one folder and one line: everything else knows them by that."""
+"""A kind is one file and one line, a dialect one folder and one line, a reason to compact one condition: all else follows."""
 
 from __future__ import annotations
 
@@ -47,21 +47,19 @@ RECIPE = replace(
 """
 
 
-def with_added(folder: Path, registry: str, file: str, text: str, lines: dict[str, str]) -> Path:
-    """Make a Spillway in a folder, to whose package `registry` a file is added, and lines each before what is there."""
+def with_lines(folder: Path, registry: str, lines: dict[str, str], table: str = "__init__.py") -> Path:
+    """Make a Spillway in a folder, in whose package `registry` a file has more lines, each before what is there."""
     (folder / "proxy").mkdir()
     for each in SOURCE.iterdir():
         (folder / "proxy" / each.name).symlink_to(each)
     (folder / "proxy" / registry).unlink()
     shutil.copytree(SOURCE / registry, folder / "proxy" / registry)
-    added, table = (folder / "proxy" / registry / name for name in (file, "__init__.py"))
-    added.parent.mkdir(exist_ok=True)
-    added.write_text(text)
-    code = table.read_text()
+    changed = folder / "proxy" / registry / table
+    code = changed.read_text()
     for before, line in lines.items():
         assert code.count(before) == 1
         code = code.replace(before, line + before)
-    table.write_text(code)
+    changed.write_text(code)
     return folder
 
 
@@ -71,7 +69,9 @@ def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPILLWAY_DISCOVER", HOST)
     lines = {"from proxy.backends.vllm import": "from proxy.backends.oven import Oven\n", "Generic())": "Oven(), "}
-    return with_added(tmp_path, "backends", "oven.py", OVEN, lines)
+    folder = with_lines(tmp_path, "backends", lines)
+    (folder / "proxy" / "backends" / "oven.py").write_text(OVEN)
+    return folder
 
 
 def told(*arguments: str) -> str:
@@ -108,7 +108,8 @@ def test_a_dialect_may_have_the_model_in_its_path(tmp_path: Path, monkeypatch: p
         "from proxy.dialects.responses import": "from proxy.dialects.recipe import RECIPE\n",
         "        CHAT,": "RECIPE,",
     }
-    with_added(tmp_path, "dialects", "recipe/__init__.py", RECIPE, lines)
+    with_lines(tmp_path, "dialects", lines)
+    (tmp_path / "proxy" / "dialects" / "recipe.py").write_text(RECIPE)
     models = [FakeModel("rye", 6144), FakeModel("loaf", 6144)]
     with (
         LlamaCppFake(models, scripted(["baked"])) as fake,
@@ -122,3 +123,18 @@ def test_a_dialect_may_have_the_model_in_its_path(tmp_path: Path, monkeypatch: p
         wrong = client.post("/x/models/loaf:chat", json={"messages": "hello"})
         assert (wrong.status_code, *wrong.json()) == (400, "spilt")
         assert "/x/models/{model}:chat" in client.get("/openapi.json").json()["paths"]
+
+
+def test_a_reason_to_compact_may_be_the_number_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reason = "    if len(facts.history) > 20:\n        goal = facts.tokens // 2\n"
+    with_lines(tmp_path, "compaction", {"    return Compact(goal, too_large) if": reason}, "decision.py")
+    with (
+        LlamaCppFake([FakeModel("m", 32_768)], scripted(["Noted."] * 4)) as fake,
+        running([*SPILLWAY, "serve", "--port", "0", "--backend", fake.url], tmp_path / "log", TOLD) as server,
+        httpx.Client(base_url=server.wait_for(LISTENING).rpartition(LISTENING)[2].strip(), timeout=60) as client,
+    ):
+        said = [f"{number}: I own {' '.join(f'thing-{number}-{n}' for n in range(30))}." for number in range(21)]
+        talk = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(said)]
+        actions = [client.post("/chat/completions", json={"messages": talk[:end]}).headers for end in (19, 21)]
+        assert [each["x-spillway-action"] for each in actions] == ["forwarded", "compacted"]
