@@ -76,6 +76,8 @@ class Job:
     """Prompt to send. It is set, like the profile, when the job is prepared, and replaced as more is known or decided."""
     estimate: Estimate = field(init=False)
     """Size of the prompt when it was last counted."""
+    # Not a field of the prompt: a count may come in the background, and of several prompts with more and fewer recalled
+    # passages, all but one are only tried.
     progress: Progress = field(init=False, default_factory=Progress)
     """Its own progress, or while it waits for another job's summary that job's."""
     posted: bytes = field(init=False, default=b"")

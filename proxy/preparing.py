@@ -188,6 +188,7 @@ class Preparer:
             if origin is None:
                 continue
             first = overlap(origin.run, prompt.sent, prompt.digests, end := ends[found.digest])
+            # An overlap alone may be that of an edited branch; the checkpoint's link in the chain shows that it leads there.
             resumed = None if first is None else prompt.resumed(origin.run, end, first, origin.digest)
             if resumed is not None:
                 job.prompt = resumed

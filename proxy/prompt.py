@@ -50,7 +50,7 @@ class OfferedTools:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """Prompt to send for a request. It never changes: whoever learns something puts another one in its place.
+    """Prompt to send for a request. It never changes; another one takes its place.
 
     Each sequence of messages follows from the one before it. `sent` is what the client sent after its leading `system`
     messages, without status text; `shown` is the same, message by message, as the model would see it without a checkpoint:
@@ -82,7 +82,7 @@ class Prompt:
     run_ends: Mapping[bytes, int] = field(default_factory=dict)
     """Digests by which a later history may be recognised, and where in what was sent the run of each ends."""
     run: Sequence[str] = ()
-    """The conversation up to `run_end` in what was sent, with what the client left out; empty: it was not recognised so."""
+    """The conversation up to `run_end` in what was sent, with what the client left out; empty if it was not recognised by that."""
     run_end: int = 0
     first: int = 0
     """Messages in front of those that were left out."""
@@ -101,12 +101,14 @@ class Prompt:
 
     @cached_property
     def history(self) -> Sequence[Message]:
-        """Messages after the leading system messages, without what is recalled."""
+        """Messages after the leading system messages, without recalled passages."""
         return self.shown if self.checkpoint is None else self.with_checkpoint(self.checkpoint)
 
     @property
     def untouched(self) -> bool:
-        """Whether the body can go upstream byte for byte."""
+        """Return whether the body can go upstream byte for byte."""
+        # By identity: what shortens a history returns the same list where there is nothing to shorten, and comparing all
+        # messages of a long one would cost more than sending them unread.
         return self.as_received and self.history is self.sent and not (self.recalled.blocks or self.searched)
 
     @property

@@ -1,4 +1,4 @@
-"""The client's side of an answer: opened late, kept alive, shown what is going on."""
+"""The client's side of an answer: opened late, kept alive, and informed of what is going on."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -18,14 +18,14 @@ from proxy.stream.session import StreamSession
 PROGRESS, LONGEST_PROGRESS = 2.0, 16.0
 """Seconds until the progress of a summary is shown, and between two times that it is shown at most."""
 _TOO_MUCH = 0.6
-"""Share of the window that system prompt and tools may take before users are told."""
+"""Share of the window that system prompt and tools may take before users are warned."""
 
 
 class ClientStream:
     """Writes server-sent events to one client.
 
     The response is opened with the first bytes, so that until then a real status code can be sent; or after
-    `grace` seconds of silence, with a comment, so that neither the client nor what is between gives up.
+    `grace` seconds of silence, with a comment, so that neither the client nor a proxy between gives up.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class ClientStream:
         grace: float | None,
         heartbeat: float,
     ) -> None:
-        """Make it; nothing is sent yet.
+        """Prepare the stream; nothing is sent yet.
 
         Args:
-            exchange: the client.
-            writer: of the answer, in the client's dialect.
-            form: a key of the status forms.
+            exchange: request and connection of the client.
+            writer: writer of the answer, in the client's dialect.
+            form: key of the status forms.
             fallback: identity under which notices go out while the backend has not given the answer an identity.
             extra_headers: gives Spillway's own headers when they are due.
-            grace: seconds after which a silent response is opened; None: nothing is streamed to this client.
+            grace: seconds after which a silent response is opened, or None if nothing is streamed to this client.
             heartbeat: seconds between heartbeats on a silent stream.
         """
         self.exchange = exchange
@@ -56,23 +56,23 @@ class ClientStream:
         self.keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
         """Stores the complete answer, before the client has its end and may ask for more."""
         self.waiting: Callable[[], str] = str
-        """Names what a silent stream waits for; empty: there is nothing to show."""
+        """Returns the status text of a silent stream, or an empty text if there is nothing to show."""
         self.identity: Identity | None = None
-        """Under which notices were sent before the backend gave the answer one; None: none was."""
+        """Identity of notices sent before the backend gave the answer one, or None if there were none."""
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
-        """The backend's, once it has answered in the client's dialect."""
+        """Headers of the response: the backend's own, once it has answered in the client's dialect."""
         self._forms = status.FORMS[form]
         self.beside: Sequence[status.Form] = [form for form in self._forms if form in status.FORMS["auto"]]
-        """How something is shown beside the answer, not in its own text; empty: it is not."""
+        """Forms that show a notice outside the answer's text; empty if the client gets none of these."""
         self._fallback, self._own_headers = fallback, extra_headers
         self._queued: list[bytes] = []
-        """Notices, written when they came up: what a writer writes depends on what it wrote before."""
+        """Notices to send when the response opens, written already: what a writer writes depends on what it wrote before."""
         self._open_notice = False
-        """Whether the newest notice is to be closed by another one."""
+        """Whether the newest notice says that something has begun, and another has to say that it is over."""
         self._opening, self._waiting_for = False, ""
-        """Whether the head waits until the client reads; what is shown to be waited for."""
+        """Whether the head is being sent, which takes until the client reads; and the waiting status that is shown."""
         self._latest: status.Notice | None = None
-        """The newest notice that was closed: some clients show the last line only."""
+        """The newest notice of something that is over: some clients show the last line only."""
         self._session: StreamSession | None = None
         self._heartbeat, self._loop = heartbeat, asyncio.get_running_loop()
         self._beating: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class ClientStream:
         self._timer = None if grace is None else self._loop.call_later(grace, self._tick)
 
     async def notify(self, notice: status.Notice) -> None:
-        """Show a notice, at the latest when the response opens. One that closes nothing is left out, but for the last."""
+        """Show a notice, at the latest when the response opens. One that ends nothing is left out, unless it is the last."""
         if not self._forms or (notice.done is not self._open_notice and not notice.last):
             return
         self._open_notice = not notice.done
@@ -112,7 +112,7 @@ class ClientStream:
 
     @asynccontextmanager
     async def progress(self, text: Callable[[], str]) -> AsyncIterator[None]:
-        """Show, while inside, how far something is, in a `text` that is empty before it begins: now and then, and ever more rarely."""
+        """Show the progress of the code inside, ever more rarely, by a `text` that is empty before there is any."""
         if not self.beside:
             yield
             return
@@ -141,7 +141,7 @@ class ClientStream:
         return self.exchange.write(data)
 
     async def _write_later(self, data: bytes) -> None:
-        """Write behind the latest heartbeat, behind the head, and when a complete answer is stored."""
+        """Write after the latest heartbeat and the head, and after a complete answer is stored."""
         await self._beaten()
         if waiting_for := self._waiting_for:
             self._waiting_for = ""
@@ -167,7 +167,7 @@ class ClientStream:
         await self.end()
 
     def stop(self) -> None:
-        """No more heartbeats."""
+        """Stop the heartbeats."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -188,7 +188,7 @@ class ClientStream:
         return b"".join([self.writer.insert(piece, identity) for piece in pieces])
 
     async def _beaten(self) -> None:
-        """Wait for a heartbeat that waits for the client: it would come in between, or after the end."""
+        """Wait for a heartbeat that the client has not read yet: it would come inside a frame, or after the end."""
         if self._beating is not None:
             await asyncio.wait({self._beating})
             self._beating = None
@@ -203,7 +203,7 @@ class ClientStream:
             await self.exchange.write(self._sign_of_life(patient=patient))
 
     def _sign_of_life(self, *, patient: bool) -> bytes:
-        """Show what is waited for, if that is not shown yet; `patient`: it is too early for that."""
+        """Write a heartbeat, or once the status of what is waited for; `patient`: it is too early for that."""
         began = self._session is not None and self._session.answer.has_output
         waiting_for = "" if patient or began or self._open_notice or not self.beside else self.waiting()
         if not waiting_for or waiting_for == self._waiting_for:

@@ -218,7 +218,7 @@ class Answer:
         self._places = {}
 
     def set_mark(self) -> None:
-        """Remember where the answer stands, for `rewind`."""
+        """Remember the end of the answer so far, for `rewind`."""
         tokens = self.attempt.completion_tokens
         self.mark = (self._text.tell(), self._reasoning.tell(), tokens, [*self.calls], {**self._places})
 

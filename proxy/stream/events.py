@@ -1,4 +1,4 @@
-"""Events of a stream, and what is to be done about them."""
+"""Events of a stream, the states that they lead to, and the actions that the session asks for."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -213,7 +213,7 @@ class Outlet:
         self._answer.attempt.withheld = call
 
     def release(self) -> None:
-        """Send what is held."""
+        """Send all held pieces."""
         held, self.held = self.held, None
         self.out += [self._relayed(piece) if piece.form is None else self._written(piece) for piece in held or ()]
         self._answer.mark = None
@@ -248,7 +248,7 @@ class Outlet:
         self._answer.mark = None
 
     def settle(self) -> None:
-        """Settle what is held at the end of the answer: text is sent, half a tool call is not."""
+        """Send or drop the held pieces at the end of the answer: text is sent, half a tool call is not."""
         if self._answer.attempt.withheld:
             self.take_back()
         self.release()
@@ -292,7 +292,7 @@ class Outlet:
         self.out.append(writer.end())
 
     def fail(self, message: str) -> None:
-        """End an answer that can't be resumed: send what is held, and an error."""
+        """End an answer that can't be resumed: send the held pieces, and an error."""
         self.close_frame()
         self.settle()
         self.out.append(self._writer.error(UpstreamUnavailable(message, code=STREAM_FAILED).body()))

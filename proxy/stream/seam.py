@@ -224,7 +224,7 @@ def _same(copy: str, at: int, text: str) -> int:
 
 
 def _repeats(text: str, length: int) -> bool:
-    """Return whether a piece of this length stands twice in a row somewhere in a text."""
+    """Return whether a text contains a piece of this length twice in a row."""
     run = 0
     for a, b in zip(text, text[length:], strict=False):
         run = run + 1 if a == b else 0

@@ -194,6 +194,8 @@ class StreamSession:
         if (stop := self._conclude_if_due()) is not None:
             return stop
         due = watch.pause_due(self.answer)
+        # The pause waits for the end of a word: a model that is asked to go on inside one can't finish it, because the rest
+        # has other tokens. How long it may wait is bounded (`overdue`), since code and Chinese may have no space for pages.
         self.state = State.PAUSING if due else State.RELAYING
         return self._pause("pause point") if due and watch.cancels and watch.overdue(self.answer) else None
 
@@ -221,7 +223,7 @@ class StreamSession:
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
         last |= attempt.restarted and not self.watch.may_resume(answer)
-        if answer.size != self._size_before:  # or else the word is still to come
+        if answer.size != self._size_before:  # or else the word at the previous pause is still to come
             if self.watch.hidden and not (attempt.calling or last or gap):
                 text = answer.text
                 gap = answer.cut_word()
@@ -238,7 +240,7 @@ class StreamSession:
             return None
         if answer.in_thought:
             return self._conclude(ended=False)
-        self._thinking_bound = UNBOUND
+        self._thinking_bound = UNBOUND  # or every later frame would read the whole text again to see that it answers
         return None
 
     def _conclude(self, *, ended: bool) -> events.Stop:

@@ -76,22 +76,22 @@ def shortened_ahead(messages: int, summary: str, before: int, after: int, link: 
 
 
 def summarising(tokens: int) -> str:
-    """Return how far a summary is; empty: not begun."""
+    """Return the progress of a summary, or an empty text before its first token."""
     return f"{COMPACTING.text} ({plural(tokens, 'token')} of its summary written)" if tokens else ""
 
 
 def reading_part(part: int, parts: int) -> str:
-    """Return how far a message is that is read in parts; empty: not begun."""
+    """Return the progress of a message that is read in parts, or an empty text before the first one."""
     return f"📖 Reading part {part} of {parts}…" if parts else ""
 
 
 def read_in_parts(before: int, after: int) -> Notice:
-    """Return the notice that notes stand in the place of a message, with the prompt tokens before and after."""
+    """Return the notice that notes replace a message, with the prompt tokens before and after."""
     return Notice(f"{_READ} ({_short(before)} → {_short(after)} tokens)")
 
 
 def omitted_from_message(tokens: int, total: int) -> Notice:
-    """Return the notice that so many of all tokens of the newest message were not sent."""
+    """Return the notice that `tokens` of the newest message's `total` were not sent."""
     return Notice(
         f"⚠️ Your message alone exceeds the window: {_short(tokens)} of its {_short(total)} tokens, in its middle, were left out"
     )
@@ -103,7 +103,7 @@ def affordable(tokens: int) -> Notice:
 
 
 def too_much_fixed(share: int) -> Notice:
-    """Return the notice that no compaction can shorten what is the problem: percent of the window."""
+    """Return the notice that system prompt and tools, which no compaction shortens, take `share` percent of the window."""
     return Notice(
         f"⚠️ System prompt and tools take {share} % of the window: little is left for the conversation. "
         "Fewer tools or a larger window help"
@@ -111,7 +111,7 @@ def too_much_fixed(share: int) -> Notice:
 
 
 def reading(tokens: int) -> str:
-    """Return what a client waits for whose prompt of so many tokens was sent."""
+    """Return the status text while the backend reads a prompt of this many tokens."""
     return f"⏳ Waiting for the first word: {_short(tokens)} tokens to read"
 
 
@@ -142,7 +142,7 @@ _NOTICE = _pattern()
 
 
 def quoted(notice: Notice) -> str:
-    """Return the notice as it stands in content or reasoning."""
+    """Return the notice in its form for content or reasoning."""
     return "\n> - ".join((f"\n\n> *{notice.text}*", *notice.details)) + "\n\n"
 
 
