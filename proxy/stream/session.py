@@ -105,7 +105,7 @@ class StreamSession:
     def _frames(self, frames: Iterable[bytes]) -> events.Stop | None:
         for frame in frames:
             if self._outlet.plain(frame, self._inlet.calls):
-                stop = self._conclude_if_due()
+                stop = None if self._thinking_bound == UNBOUND else self._conclude_if_due()
             else:
                 self._outlet.template.known = False
                 stop = self._pieces(self._inlet.take(read_frame(frame)), running=True) or self._pause_if_due()
@@ -235,8 +235,7 @@ class StreamSession:
     def _conclude_if_due(self) -> events.Stop | None:
         """Make the model answer if it has used up its thinking tokens and is still thinking. Once it answers, it is not bounded."""
         answer, attempt = self.answer, self.answer.attempts[-1]
-        bound = self._thinking_bound
-        if bound == UNBOUND or answer.completion_tokens < bound or attempt.finish or attempt.unseen:
+        if answer.completion_tokens < self._thinking_bound or attempt.finish or attempt.unseen:
             return None
         if answer.in_thought:
             return self._conclude(ended=False)
