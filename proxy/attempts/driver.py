@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -166,12 +165,8 @@ class AnswerDriver:
         self, stop: events.Interruption
     ) -> tuple[events.StreamEvent, httpx.Response | Sequence[Piece] | None]:
         """Open the next attempt, and return it with its event, or the event that says there is none."""
-        new_paragraph, attempted = isinstance(stop, events.Correct | events.Search | events.Conclude), None
-        if new_paragraph:
-            with suppress(UpstreamUnavailable):  # the client still gets the answer so far
-                attempted = await self._resumer.open_next(stop)
-        elif isinstance(stop, events.Pause | events.Retry):
-            attempted = await self._with_notices(stop)
+        new_paragraph = not isinstance(stop, events.Pause | events.Retry)
+        attempted = await (self._open_next(stop) if new_paragraph else self._with_notices(stop))
         if isinstance(stop, events.Correct):
             for form in stop.forms:
                 self._ledger.count(self._job, form, "lost" if attempted is None else "retried")
@@ -195,8 +190,8 @@ class AnswerDriver:
         )
         return event, attempted.response
 
-    async def _with_notices(self, stop: events.Pause | events.Retry) -> Attempted | None:
-        """Open the next attempt; before it, send a notice that this may take long, and after it one with the result."""
+    async def _with_notices(self, stop: events.Interruption) -> Attempted | None:
+        """Open the next attempt between two notices: that this may take long, and what came of it."""
         job, client, answer = self._job, self._client, self.answer
         done, sent = job.outcome.shortened, job.outcome.sent
         last = isinstance(stop, events.Pause) and stop.last
@@ -241,8 +236,12 @@ class AnswerDriver:
             )
         return replace(notice, details=tuple(lines))
 
-    async def _open_next(self, stop: events.Pause | events.Retry) -> Attempted | None:
-        """Open the next attempt, or return None if there can be none, or the backend failed (see `failed`)."""
+    async def _open_next(self, stop: events.Interruption) -> Attempted | None:
+        """Open the next attempt, or return None if there can be none, or the backend failed.
+
+        If it failed to continue the answer, that is an error (see `failed`). If it was only asked for more, the client still
+        gets the answer so far.
+        """
         if isinstance(stop, events.Pause):
             self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
             # A paused attempt says nothing about the window.
@@ -252,7 +251,7 @@ class AnswerDriver:
         try:
             return await self._resumer.open_next(stop)
         except UpstreamUnavailable as error:
-            self.failed = error
+            self.failed = error if isinstance(stop, events.Pause | events.Retry) else None
             return None
 
     def _record_ended_early(self, *, loops: bool = False) -> bool:
