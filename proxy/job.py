@@ -15,7 +15,6 @@ from proxy.core.dialect import Dialect, Writer
 from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
-from proxy.dialects.chat.request import may_ask_usage
 from proxy.exchange import Exchange, unique
 from proxy.net.headers import AS_JSON, is_credential
 from proxy.outcome import Outcome, SentAs
@@ -223,11 +222,6 @@ class Job:
     def ways(self) -> list[Continuation]:
         """Ways to continue an answer, best first."""
         return self.profile.ways(self.known_backend.continuations)
-
-    @property
-    def usage_requested(self) -> bool:
-        """Return whether Spillway itself asks for the stream's usage."""
-        return may_ask_usage(self.prompt.request) and not self.known_backend.reports_usage
 
     @property
     def cancels(self) -> bool:

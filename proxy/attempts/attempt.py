@@ -29,7 +29,7 @@ from proxy.core.jsontext import dumps, is_heavy, loads_or_none
 from proxy.core.piece import Piece
 from proxy.counting import Counting
 from proxy.dialects.chat.answers import pieces_of
-from proxy.dialects.chat.request import going_on, unstreamed, written
+from proxy.dialects.chat.request import going_on, may_ask_usage, unstreamed, written
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import QUOTED, body_of, is_event_stream, retry_after
@@ -313,7 +313,8 @@ def _first_body(job: Job) -> ChatBody:
     if request.stream and not job.streams:
         request = request.changed(stream=False, stream_options=None)
     messages = None if prompt.untouched else prompt.messages
-    body = written(request, messages, prompt.fields, ask_usage=job.usage_requested and job.streams)
+    asks = job.streams and may_ask_usage(request, reported=job.known_backend.reports_usage)
+    body = written(request, messages, prompt.fields, ask_usage=asks)
     same = messages is None and not prompt.fields
     return ChatBody(body, request.wire if body is request.raw else None, request.native if same else None)
 

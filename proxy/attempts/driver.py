@@ -21,6 +21,7 @@ from proxy.core.jsontext import dumps
 from proxy.core.piece import Piece
 from proxy.core.request import text_of
 from proxy.core.sse import FrameTooLong
+from proxy.dialects.chat.request import may_ask_usage
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.net.transport import InvalidResponse
@@ -267,7 +268,7 @@ def _watch_of(job: Job, *, hidden: bool) -> Watch:
     newest = newest_user(request.messages)
     watch = Watch(
         max_tokens=request.max_tokens,
-        strip_usage=job.usage_requested and request.wants_usage is None,
+        strip_usage=request.wants_usage is None and may_ask_usage(request, reported=job.known_backend.reports_usage),
         show_usage=request.wants_usage is True,
         cancels=job.cancels,
         hidden=hidden,

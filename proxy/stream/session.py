@@ -85,7 +85,7 @@ class StreamSession:
             case events.AnswerReceived(pieces):
                 stop = self._body_received(pieces)
             case events.UpstreamEnded():
-                stop = self._frames(self._inlet.rest()) or self._body_ended()
+                stop = self._frames(self._inlet.rest()) or self._attempt_ended(None) or self._finish()
             case events.CutOff(message):
                 stop = self._cut_off(message)
             case events.Reopened():
@@ -129,7 +129,7 @@ class StreamSession:
                 self.answer.report(counts)  # before a faulty call can end the attempt: the counts are valid anyway
             if (stop := self._pieces(self._inlet.take(piece))) is not None:
                 return stop
-        return self._body_ended()
+        return self._attempt_ended(None) or self._finish()
 
     def _pieces(self, pieces: Sequence[Piece], *, running: bool = False) -> events.Stop | None:
         return next((stop for piece in pieces if (stop := self._piece(piece, running=running)) is not None), None)
@@ -191,7 +191,7 @@ class StreamSession:
             return None
         if attempt.finish is None and watch.spent(self.answer):
             return self._pause("no room gained", last=True)
-        if (stop := self._conclude_if_due()) is not None:
+        if self._thinking_bound < UNBOUND and (stop := self._conclude_if_due()) is not None:
             return stop
         due = watch.pause_due(self.answer)
         # The pause waits for the end of a word: a model that is asked to go on inside one can't finish it, because the rest
@@ -264,10 +264,6 @@ class StreamSession:
         self.state = State.RELAYING
 
     # -- ending
-
-    def _body_ended(self) -> events.Stop | None:
-        """The backend ended the body in good order."""
-        return self._attempt_ended(None) or self._finish()
 
     def _attempt_ended(self, mark: Piece | None) -> events.Stop | None:
         """End the attempt, by its end mark or with its body, or have another one made."""
@@ -351,7 +347,7 @@ class StreamSession:
     def _not_resumed(self) -> events.Stop | None:
         if (pieces := self._uncorrected) is not None:
             self.state, self._uncorrected = State.RELAYING, None
-            return self._pieces(pieces) or self._body_ended()
+            return self._pieces(pieces) or self._attempt_ended(None) or self._finish()
         if self._refusal is not None:
             self._outlet.refuse(self._refusal)
             return self._finish()

@@ -101,7 +101,7 @@ def test_a_field_says_the_same_alone_as_beside_others(said: dict[str, Any]) -> N
     ("fields", "asked"), [({}, False), ({"stream": True}, True), ({"stream": True, "stream_options": {}}, False)]
 )
 def test_usage_may_be_asked_for_where_nothing_was_said_of_it(fields: dict[str, Any], asked: bool) -> None:
-    assert may_ask_usage(request(**fields)) is asked
+    assert may_ask_usage(request(**fields), reported=False) is asked
 
 
 ASKED = b'"stream_options":{"include_usage":true}'

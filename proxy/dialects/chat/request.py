@@ -98,9 +98,9 @@ def _older_form() -> NotManaged:
 # -- what goes upstream
 
 
-def may_ask_usage(request: Request) -> bool:
-    """Return whether to ask for usage in a stream: only if the client has not set `stream_options` itself."""
-    return request.stream and "stream_options" not in request.body
+def may_ask_usage(request: Request, *, reported: bool) -> bool:
+    """Return whether to ask for usage in a stream: not if it is `reported` anyway, or the client set `stream_options` itself."""
+    return request.stream and not reported and "stream_options" not in request.body
 
 
 def written(request: Request, messages: Sequence[Message] | None, fields: JsonObject, *, ask_usage: bool) -> bytes:
