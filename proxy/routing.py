@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -111,10 +111,11 @@ def is_managed(route: Route, settings: Settings) -> bool:
     return managed and settings.for_model(route.model).strategy != "observe"
 
 
-def not_listed(named: Iterable[tuple[str, str]], ids: Collection[str]) -> list[str]:
-    """Build a warning for each model that an option names, by id or pattern, and that is not among the listed `ids`."""
+def not_listed(named: Iterable[tuple[str, str]], table: Mapping[str, Route]) -> list[str]:
+    """Build a warning for each model that an option names, by its id or a pattern, and that is not in the `table` of routes."""
+    ids = [*table, *(f"{route.upstream.name}/{public}" for public, route in table.items())]
     return [
-        f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest(model, ids)}"
+        f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest(model, table)}"
         for option, model in sorted(named)
         if not any(fnmatchcase(each, model) or each == f"{model}:latest" for each in ids)
     ]
@@ -169,6 +170,10 @@ class Router:
             return found
         if (alias := table.get(f"{model}:latest")) is not None:  # Ollama also accepts `name` for `name:latest`
             return replace(alias, model=model)
+        backend, _, name = model.partition("/")
+        for each in (name, f"{name}:latest"):
+            if (found := table.get(each)) is not None and found.upstream.name == backend:
+                return found
         first = self.upstreams[0]
         return Route(first, first.prober, model, unlisted_among=tuple(table))
 

@@ -32,6 +32,7 @@ from proxy.net.flows import discover, failure_at, nearby
 from proxy.net.tasks import spawn
 from proxy.net.transport import HttpTransport
 from proxy.net.upstream import Upstream
+from proxy.routing import Router, not_listed
 from proxy.server import Server
 
 NOTHING_FOUND = (
@@ -104,7 +105,7 @@ async def _serve(configured: Settings) -> int:
             real = create_app(configured.model_copy(update={"backends": found}), page_token=token)
             async with real.router.lifespan_context(real):
                 current = real
-                await _describe(configured, real.state.services.relay.router.upstreams)
+                await _describe(configured, real.state.services.relay.router)
                 say("The demo is off.")
                 await look_for_more()
 
@@ -113,7 +114,7 @@ async def _serve(configured: Settings) -> int:
             while True:
                 await asyncio.sleep(LOOK_AGAIN)
                 if new := current.state.add_found(await discovered(configured)):
-                    await _describe(configured, new)
+                    await _describe(configured, current.state.services.relay.router, new)
 
         server = Server(
             app,
@@ -150,10 +151,13 @@ async def _check_address(settings: Settings) -> None:
     server.close()
 
 
-async def _describe(settings: Settings, upstreams: Sequence[Upstream]) -> None:
-    """Print the models of each backend with their windows, and what would enlarge a small one; or why there are none."""
+async def _describe(settings: Settings, router: Router, new: Sequence[Upstream] = ()) -> None:
+    """Print the models of each backend (or the `new` ones) with their windows, and what would enlarge a small one; or why there are none.
+
+    A model that a setting names and no backend lists is named too.
+    """
     async with open_wire(settings.backends, connect_timeout=5.0, read_timeout=5.0) as wire:
-        for upstream in upstreams:
+        for upstream in new or router.upstreams:
             failure = await failure_at(upstream.url, wire)
             models = {} if failure else await listed_models(upstream)
             kind = await upstream.backend()
@@ -173,6 +177,9 @@ async def _describe(settings: Settings, upstreams: Sequence[Upstream]) -> None:
                 cure = f"A backend answers at {url}: name that" if url else "`spillway check` says what to do"
                 trouble = f"does not answer: {failure}" if failure else "lists no models"
                 say(f"Backend {upstream.url} {trouble}. {cure}.")
+    if (listed := await router.table()) and not any(each.wants_clients_keys for each in router.upstreams):
+        for text in not_listed(settings.helpers, listed):
+            say(f"{printable(text)}.")
 
 
 def _window_of(profile: ModelProfile) -> str:
@@ -238,4 +245,4 @@ def _ready(settings: Settings, options: Mapping[str, Any], port: int, *, note: s
             """-d '{"stream": true, "messages": [{"role": "user", "content": "Count to 3000"}]}'"""
         )
     if not note:
-        spawn(_describe(settings, app.state.services.relay.router.upstreams), name="greeting")
+        spawn(_describe(settings, app.state.services.relay.router), name="greeting")

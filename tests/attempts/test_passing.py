@@ -277,7 +277,7 @@ def test_two_backends_share_a_model_name() -> None:
         assert ask("shared") == ("llamacpp", "from llama")
         assert ask("vllm/shared") == ("vllm", "from vllm")
         assert two.chats()[-1].json["model"] == "shared"
-        assert ask("other") == ("vllm", "from vllm")
+        assert ask("other") == ask("vllm/other") == ("vllm", "from vllm")
         assert ask("unknown")[0] == "llamacpp"
 
 

@@ -39,6 +39,7 @@ def imported(server: Running) -> set[str]:
 
 def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) -> None:
     told = {"SPILLWAY_STORE": "memory://", "SPILLWAY_HOST": "0.0.0.0", "SPILLWAY_ALLOW": "open"}
+    told["SPILLWAY_SUMMARY_MODEL"] = "mm"
     with (
         LlamaCppFake([FakeModel("m", 4096, trained_window=40960)]) as fake,
         running([*SERVE, fake.url], tmp_path / "log", told) as server,
@@ -46,6 +47,7 @@ def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) 
         url = server.wait_for("#key=").partition("browser: ")[2].partition("/#key=")[0]
         server.wait_for(f"Found llama-server at {fake.url}: m (4,096 tokens).")
         server.wait_for("  m was made for 40,960 tokens: start llama-server with `-c 16384`")
+        server.wait_for("SPILLWAY_SUMMARY_MODEL=mm: no backend lists such a model; the nearest are m.")
         at_ready = imported(server)
         asked = json.loads(server.wait_for("Count to").split("'")[-2]) | {"max_tokens": 9}
         assert "model" not in asked  # where there is one, nobody has to look up its id
