@@ -15,6 +15,8 @@ from proxy.routing import Route
 
 MakeRoom: TypeAlias = Callable[[], Awaitable[None]]
 """Makes room for the prompt: compacts its history if that is due, or requested."""
+Prepared: TypeAlias = Callable[[Route], Awaitable[Job]]
+"""Prepares the request of a job for another model."""
 
 
 class Command(NamedTuple):
@@ -39,6 +41,10 @@ class AddOn(Observer):
     def shape(self, request: Request, route: Route, settings: Settings, outcome: Outcome) -> Request:
         """Change the client's request before anything is looked up for it."""
         return request
+
+    async def reroute(self, job: Job, prepared: Prepared) -> Job:
+        """Have another model serve a job, right after it was prepared; returns the job `prepared` for that model's route."""
+        return job
 
     async def offer(self, job: Job, offered: OfferedTools, *, emulate: bool) -> None:
         """Change the tools offered to the model, or add some that Spillway answers; `emulate`: the backend has refused tools."""

@@ -23,6 +23,7 @@ from proxy.addons.conversation_summary import ConversationSummaries
 from proxy.addons.document import DocumentReader
 from proxy.addons.dropped_fields import DroppedFields
 from proxy.addons.history import RequestHistory
+from proxy.addons.larger_window import LargerWindow
 from proxy.addons.log import RequestLog
 from proxy.addons.metrics import Metrics
 from proxy.addons.pins import Pins
@@ -215,6 +216,7 @@ def addons_of(
     addons: tuple[AddOn, ...] = (
         *commanded,
         PromptPrefix(meter),
+        LargerWindow(pipeline, store),
         Archivist(store),
         Recaller(counting, pipeline.router),
         memory,

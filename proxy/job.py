@@ -16,7 +16,7 @@ from proxy.core.piece import Piece
 from proxy.core.request import Managed, Request
 from proxy.core.settings import Settings
 from proxy.exchange import Exchange, unique
-from proxy.net.headers import AS_JSON, is_credential
+from proxy.net.headers import AS_JSON, Headers, is_credential
 from proxy.outcome import Outcome, SentAs
 from proxy.prompt import Prompt
 from proxy.routing import Route
@@ -85,6 +85,10 @@ class Job:
     """Window assumed for this answer alone, in tokens, if none is reported: the answer showed that as much fits."""
     joined_answer: Callable[[], Piece] | None = field(init=False, default=None)
     """Returns the whole answer; None unless it has ended in good order."""
+    moved_from: "Final[Job | None]" = None
+    """Job for the model that the client asked for, if this one is for a model with a larger window."""
+    may_move: bool = False
+    """Whether its conversation moves to a larger window once it is due, instead of being compacted."""
     ahead: Ahead | None = None
     """Set where the job is run ahead of its request, or None if a client is waiting."""
 
@@ -236,10 +240,18 @@ class Job:
         tokens, upper = self.estimate.tokens, self.estimate.upper
         return max(int(bound * tokens / max(1, upper)), bound - (upper - tokens))
 
+    @property
+    def client_headers(self) -> Headers:
+        """Client's headers as the backend may see them: a key for the one that was asked is not for one that it moved to."""
+        headers, first = self.exchange.headers, self.moved_from
+        if first is None or first.route.upstream is self.route.upstream:
+            return headers
+        return [header for header in headers if not is_credential(header[0])]
+
     def backend_headers(self, route: Route) -> list[tuple[bytes, bytes]]:
         """Build the headers of Spillway's own requests: the trace, and for the same backend also the client's credentials."""
         same = route.upstream is self.route.upstream
-        credentials = [(name, value) for name, value in self.exchange.headers if same and is_credential(name)]
+        credentials = [(name, value) for name, value in self.client_headers if same and is_credential(name)]
         return [*self.outcome.traced([AS_JSON]), *credentials]
 
     def fresh(self, **changes: Any) -> "Job":
@@ -251,7 +263,9 @@ class Job:
         self.profile = await self.route.profile(self.request.body, fresh=fresh, load=load)
 
     def record_measured(self) -> None:
-        """Record the prompt's current size, and whether it is the client's."""
+        """Record the prompt's current size, and whether it is the client's, unless the request has gone to another model since."""
+        if self.outcome.key != self.key:
+            return
         prompt, outcome = self.prompt, self.outcome
         moved = bool(prompt.system) and "no_system" in self.profile.demands  # when it is sent
         changed = moved or not prompt.untouched or prompt.request.body is not self.received.body
@@ -263,6 +277,7 @@ class Job:
                 done.saved = max(0, found.tokens_before - found.tokens_after)
         tools: Literal["", "emulated"] = "" if prompt.offer is None else "emulated"
         sent_as: SentAs = "continued" if found is not None else "shaped" if changed else "forwarded"
+        sent_as = "moved" if found is None and self.moved_from is not None else sent_as
         outcome.record_measured(self.estimate.tokens, self.window, tools, sent_as)
 
     def usage_details(self) -> dict[str, Any] | None:

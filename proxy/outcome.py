@@ -16,8 +16,8 @@ from proxy.core.piece import as_count
 from proxy.net.headers import Headers
 from proxy.tokens.cache import current_tenant
 
-SentAs: TypeAlias = Literal["forwarded", "continued", "shaped"]
-"""How a prompt was sent: as the client sent it, with what an earlier turn shortened, or changed in another way."""
+SentAs: TypeAlias = Literal["forwarded", "continued", "moved", "shaped"]
+"""How a prompt was sent: as the client sent it, with what an earlier turn shortened, to a model with a larger window, or changed in another way."""
 Activity: TypeAlias = Literal["idle", "reading", "compacting", "waiting", "answering", "paused"]
 CLIENT_DISCONNECTED = 499
 """Status of a request whose client left before it was answered (nginx's code for it)."""
@@ -36,8 +36,8 @@ _BEGINNING: Mapping[Activity | None, str] = {
     "waiting": "compacted sent",
     "answering": "first_byte resumed",
     "paused": "paused",
-    None: "named looked routed adopted window_requested mended shaped stabilised restored pinned commanded archived measured repeated reused "
-    "tools_on_demand tools_given slot_restored document_part searched recalled remembered message_cut summarising summarised "
+    None: "named looked routed moved adopted window_requested mended shaped stabilised restored pinned commanded archived measured "
+    "repeated reused tools_on_demand tools_given slot_restored document_part searched recalled remembered message_cut summarising summarised "
     "compacted_ahead compacted_on_demand backend_failed refused window_learned window_disproved cut afforded restarted "
     "observed concluded calls_mended called malformed_call out_of_room kept_waiting stopped finished failed",
 }
@@ -221,7 +221,7 @@ class Outcome:
 
     def record_route(self, backend: str, model: str, *, listed: bool, looks: bool = False) -> None:
         """Record backend and model; `looks`: the request only reads, and occupies no backend."""
-        self.backend, self.model, self.listed = backend, model, listed
+        self.backend, self.model, self.listed, self.sent = backend, model, listed, SentPrompt()
         self.add("looked" if looks else "routed", backend=backend, model=model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"], sent_as: SentAs) -> None:

@@ -6,20 +6,23 @@ read → route → profile, valid history, checkpoint, recall, count → compact
 
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
+
+import httpx
 
 from proxy.addon import AddOn, AddOns
 from proxy.attempts.attempt import Attempts
 from proxy.attempts.client import ClientStream
 from proxy.attempts.replies import ClientReply, Replies
 from proxy.attempts.too_long import record_message_cut, too_long
+from proxy.backends.errors import is_refusal
 from proxy.compaction.decision import Compact, Decision, Refuse, decide
 from proxy.compactor import Compactor, is_worth_a_summary
 from proxy.conversation_state import ConversationState, conversation_of
 from proxy.core.dialect import Dialect
-from proxy.core.errors import BadRequest
+from proxy.core.errors import BadRequest, UpstreamUnavailable
 from proxy.core.history.client_compaction import asks_to_compact
-from proxy.core.request import Managed
+from proxy.core.request import Managed, Request
 from proxy.core.settings import Policy, Settings
 from proxy.core.settings.entries import Recall
 from proxy.counting import Counting
@@ -27,11 +30,13 @@ from proxy.exchange import Exchange
 from proxy.job import Job
 from proxy.outcome import Outcome
 from proxy.preparing import Preparer
-from proxy.routing import Router
-from proxy.stream.status import COMPACTING, DONE, IN_VAIN, compacted, shortened_ahead, summarising
+from proxy.routing import Route, Router
+from proxy.stream.status import COMPACTING, DONE, IN_VAIN, compacted, moved, shortened_ahead, summarising
 
 _CHOICES: dict[str, tuple[str, ...]] = {"policy": get_args(Policy), "recall": get_args(Recall)}
 """Settings that a request may choose for itself in headers, with their values."""
+_OF_REQUEST = frozenset({400, 413, 422})
+"""Statuses that blame the request, which another model would refuse too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +63,48 @@ class Pipeline:
         job = await self.prepare(exchange, outcome, dialect, wire)
         try:
             async with self.replies.open(job) as reply:
-                make_room = partial(self._make_room, job, reply)
-                words = "".join([await each.answer(job, make_room) for each in self.addons.at(AddOn.answer)])
-                if not words:
-                    await make_room()
-                if words or job.managed.ended:
-                    await reply.write(words)
-                else:
-                    if job.budget is not None and 2 * job.estimate.upper > job.budget.window:
-                        await self.compactor.foresee(job)
-                    response, body = await self.attempts.open(job)
-                    await reply.relay(response, body)
+                try:
+                    opened = await self._opened(job, reply)
+                except UpstreamUnavailable:
+                    if job.moved_from is None:
+                        raise
+                    await job.held.aclose()
+                    job = job.moved_from
+                    outcome.record_route(*job.route.key, listed=job.route.listed is not None)
+                    await self.preparer.prepare(job)
+                    reply.serve(job)
+                    outcome.show("returned", job=job)
+                    opened = await self._opened(job, reply)
+                if opened is not None:
+                    await reply.relay(*opened)
         finally:
             await job.held.aclose()
             for addon in self.addons.at(AddOn.after_answer):
                 addon.after_answer(job)
+
+    async def _opened(self, job: Job, reply: ClientReply) -> tuple[httpx.Response, bytes | None] | None:
+        """Make room for a prompt, and send it; return the response as `Attempts.open`, or None if Spillway itself has answered.
+
+        Raises:
+            UpstreamUnavailable: the backend does not answer, or one that the job was moved to refuses what it did not have to.
+        """
+        make_room = partial(self._make_room, job, reply)
+        words = "".join([await each.answer(job, make_room) for each in self.addons.at(AddOn.answer)])
+        if not words:
+            await make_room()
+        if words or job.managed.ended:
+            await reply.write(words)
+            return None
+        if job.budget is not None and 2 * job.estimate.upper > job.budget.window:
+            await self.compactor.foresee(job)
+        response, body = await self.attempts.open(job)
+        if job.moved_from is not None:
+            status = response.status_code
+            if body is not None and status not in _OF_REQUEST and (status >= 400 or is_refusal(body)):
+                raise UpstreamUnavailable(f"Backend {job.route.upstream.name} answered {status}.")
+            if any(job.outcome.each("moved")):
+                await reply.client.notify(moved(job.route.model, job.window or 0))
+        return response, body
 
     async def prepare(self, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes) -> Job:
         """Read, route and prepare a request up to the decision what to do with it; raises as `serve`."""
@@ -83,23 +115,32 @@ class Pipeline:
         if named := conversation_of(exchange, request):
             outcome.conversation = named
             outcome.add("named", conversation=named)
+        prepared = partial(self._prepared, request, exchange=exchange, outcome=outcome, dialect=dialect)
+        job = await prepared(route)
+        for addon in self.addons.at(AddOn.reroute):
+            job = await addon.reroute(job, partial(prepared, moved_from=job, managed=job.managed))
+        outcome.show("taken", job=job, request=request, size=len(wire))
+        return job
+
+    async def _prepared(
+        self, received: Request, route: Route, *, exchange: Exchange, outcome: Outcome, **fields: Any
+    ) -> Job:
+        """Prepare a job for the request that was `received`, as the model of this route needs it; `fields`: the job's others."""
         outcome.record_route(*route.key, listed=route.listed is not None)
-        settings, received = with_requested(exchange, self.settings.for_model(route.model)), request
-        request = translated = await route.with_options(request)
+        settings = with_requested(exchange, self.settings.for_model(route.model))
+        request = translated = await route.with_options(received)
         for addon in self.addons.at(AddOn.shape):
             request = addon.shape(request, route, settings, outcome)
         job = Job(
             exchange=exchange,
             outcome=outcome,
-            dialect=dialect,
             received=translated,
             request=request,
             route=route,
             settings=settings,
-            managed=Managed(hands_over=asks_to_compact([*request.restored, *request.messages])),
+            **{"managed": Managed(hands_over=asks_to_compact([*request.restored, *request.messages])), **fields},
         )
         await self.preparer.prepare(job)
-        outcome.show("taken", job=job, request=received, size=len(wire))
         return job
 
     async def _make_room(self, job: Job, reply: ClientReply) -> None:

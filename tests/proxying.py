@@ -21,7 +21,7 @@ from proxy.server import Server
 from tests.fakes.base import HttpFake
 from tests.fakes.waiting import PATIENT
 
-UNREDUCED = frozenset(("forwarded", "continued", "shaped"))
+UNREDUCED = frozenset(("forwarded", "continued", "moved", "shaped"))
 """Actions of requests for which nothing was shortened."""
 
 

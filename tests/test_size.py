@@ -34,11 +34,11 @@ class Bound(NamedTuple):
 
 
 BOUNDS = {
-    "files": Bound(196, 160),
-    "lines of code": Bound(26_656, 18_500),
-    "Python tokens": Bound(282_930, 175_000),
-    "settings": Bound(43, 40),
-    "lines of tests": Bound(59_392, 40_000),
+    "files": Bound(197, 160),
+    "lines of code": Bound(26_809, 18_500),
+    "Python tokens": Bound(284_612, 175_000),
+    "settings": Bound(44, 40),
+    "lines of tests": Bound(59_737, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(365, 250),

@@ -170,8 +170,8 @@ class AheadCompactor(AddOn):
     @override
     def after_answer(self, job: Job) -> None:
         """Plan for the next turn, if it might otherwise have to wait."""
-        if job.managed.hands_over or self._closed or not _is_conversation(job):
-            return  # the next request has another history, or there is none
+        if job.may_move or job.managed.hands_over or self._closed or not _is_conversation(job):
+            return  # the next request goes to another model, has another history, or there is none
         budget, usage, join = job.budget, job.outcome.usage, job.joined_answer
         if budget is None or usage is None or join is None:
             return

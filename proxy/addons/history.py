@@ -221,6 +221,8 @@ class RequestHistory(AddOn):
         name, fields = event.name, event.fields
         if name == "taken":
             self._attach(record, **fields)
+        elif name == "returned":
+            record.job = fields["job"]
         elif name == "answering":
             record.answer = fields["answer"]
         elif name == "checkpoint_kept" and record.conversation is not None:

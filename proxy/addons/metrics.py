@@ -93,6 +93,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
     ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.counts["sent"] and o.cause is None and (o.shortened.saved or o.sent.shaped) else None)),
     ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.shortened.summary,), 1),) if o.shortened.summary and o.answered and o.cause is None else ()),
+    ("moves", "Conversations moved to a model with a larger window.", (), lambda o: (((), 1) for each in o.each("moved") if each["model"] == o.model)),
     ("compactions", "Histories shortened, by kind of reduction.", ("kind",), lambda o: [((each["kind"],), 1) for each in o.reduced]),
     ("compaction_messages", "Messages of histories that were shortened, before it and after.", ("when",), _reduced("messages_before", "messages_after")),
     ("compaction_tokens", "Tokens of histories that were shortened, before it and after.", ("when",), _reduced("tokens_before", "tokens_after")),

@@ -65,6 +65,7 @@ def _sent(outcome: Outcome) -> str:
         command = next((f"Answered {each['command']}." for each in outcome.each("commanded")), "Not sent.")
         return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else command
     how = " with " + " and ".join(_changes(outcome)) if sent.sent_as != "forwarded" else " unchanged"
+    how = f" to {outcome.model} for its larger window" if sent.sent_as == "moved" else how
     return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."
 
 

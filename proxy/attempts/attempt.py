@@ -287,7 +287,7 @@ class Attempts:
         running.add(job.unique)
         job.held.callback(running.discard, job.unique)
         job.outcome.add("sent", why=why, stream=stream)
-        headers = job.outcome.traced(job.exchange.headers)
+        headers = job.outcome.traced(job.client_headers)
         if job.loads_window and job.profile.window is not None:
             job.route.known.requested_window = job.profile.window.value
             job.route.known.expire()

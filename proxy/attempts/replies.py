@@ -114,7 +114,6 @@ class ClientReply:
     """The reply to one client."""
 
     def __init__(self, job: Job, replies: Replies) -> None:
-        self._job = job
         self._replies = replies
         self._identity = Identity(f"chatcmpl-{job.unique}", int(replies.clock()), job.prompt.request.model)
         """Identity of an answer that did not get one from a backend."""
@@ -130,9 +129,13 @@ class ClientReply:
             heartbeat=replies.heartbeat,
         )
         """Client's side of the reply, which also gets notices while it waits."""
-        self.client.waiting = partial(_waiting_for, job)
+        self.serve(job)
         if job.request.keeping is not None:
             self.client.keep = partial(replies.state.keep_answer, job.exchange.tenant, job.request)
+
+    def serve(self, job: Job) -> None:
+        """Reply with the answer to this job from now on: the same request, be it for another model."""
+        self._job, self.client.waiting = job, partial(_waiting_for, job)
 
     async def write(self, words: str) -> None:
         """Answer with a text of Spillway's own, which may be empty, without a backend."""

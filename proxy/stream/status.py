@@ -75,6 +75,11 @@ def shortened_ahead(messages: int, summary: str, before: int, after: int, link: 
     return Notice(f"{text} ({_short(before)} → {_short(after)} tokens){link and f': {link}'}", last=True)
 
 
+def moved(model: str, window: int) -> Notice:
+    """Return the notice that a conversation moved to a model with a larger window, shown once."""
+    return Notice(f"✅ Moved to {'_'.join(model.split())} ({window:,} tokens)", last=True)
+
+
 def summarising(tokens: int) -> str:
     """Return the progress of a summary, or an empty text before its first token."""
     return f"{COMPACTING.text} ({plural(tokens, 'token')} of its summary written)" if tokens else ""
@@ -132,10 +137,13 @@ def _pattern() -> re.Pattern[str]:
     lines = (*notices, _READ, _OMITTED, _COMPACTED)
     texts = [r"\s+".join(map(re.escape, text.split())).replace("\ufe0f", "\ufe0f?") for text in lines]
     figures = r"(?:\s+\([\d.]+k?\s+→\s+[\d.]+k?\s+tokens\)(?::\s+http://[^\s*]+)?)?"
+    other = r"✅\s+Moved\s+to\s+\S{1,512}\s+\([\d,]+\s+tokens\)"
     blank = r"[^\S\r\n]*"
     before = rf"(?:\r?\n(?:{blank}\r?\n)?{blank})?"
     details = rf"(?:{blank}\r?\n{blank}>{blank}-[^\r\n]*)*"
-    return re.compile(rf"{before}>\s+\*(?:{'|'.join([*texts, _AHEAD])}){figures}\*{details}(?:{blank}\r?\n){{0,2}}")
+    return re.compile(
+        rf"{before}>\s+\*(?:{'|'.join([*texts, _AHEAD, other])}){figures}\*{details}(?:{blank}\r?\n){{0,2}}"
+    )
 
 
 _NOTICE = _pattern()

@@ -32,7 +32,7 @@ NAMES = (
         "ThinkingBudget",
         "DocumentReader",
     ),
-    *("ToolsOnDemand", "SlotKeeper", ""),
+    *("ToolsOnDemand", "SlotKeeper", "LargerWindow", ""),
 )
 
 

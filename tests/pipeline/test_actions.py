@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from tests.fakes import FakeModel, LlamaCppFake
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, VllmFake
 from tests.pipeline.test_outcomes import until
 from tests.pipeline.test_policy import tool
 from tests.pipeline.test_recalling import WINDOW, brain, long_chat
@@ -50,6 +50,7 @@ AFTER = [{"role": "assistant", "content": "So."}, {"role": "user", "content": "G
         ("observed", HELLO, {"strategy": "observe"}, r"Observed: \d+ % full, nothing to do\."),
         ("forwarded", HELLO, {}, r"Sent unchanged, \d+ % full\."),
         ("shaped", TOOLS, {}, r"Sent with (shorter tools|tools on demand), \d+ % full\."),
+        ("moved", LONG, {"overflow": "large"}, r"Sent to large for its larger window, \d+ % full\."),
         ("compacted", LONG, {}, r"Compacted before sending: \d+ messages became (a summary|an extract), \d+ % → \d+ %"),
         ("continued", LONG, {}, r"Sent with (a summary|an extract) of \d+ messages, \d+ % full\."),
         ("trimmed", LONG, {"strategy": "truncate"}, r"Trimmed before sending: oldest turns dropped, "),
@@ -67,7 +68,11 @@ def test_what_was_done_is_told_alike_everywhere(
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="spillway")
     body = {"model": "m", "max_tokens": 30, **body}
-    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake, recall="off", **settings) as proxy:
+    models = [FakeModel("m", WINDOW)]
+    kind: type[FakeBackend] = LlamaCppFake
+    if action == "moved":
+        models, kind = [*models, FakeModel("large", 8 * WINDOW)], VllmFake
+    with kind(models, brain) as fake, running_proxy(fake, recall="off", **settings) as proxy:
         answer = proxy.chat(body)
         if action == "continued":
             answer = proxy.chat({**body, "messages": [*body["messages"], *AFTER]})
@@ -91,6 +96,6 @@ def test_what_was_done_is_told_alike_everywhere(
         summarised = metric(proxy, "spillway_summarised_requests_total")
         assert bool(summarised) is (action in ("compacted", "continued"))
         saved = row["saved"]
-        assert (saved == 0) is (action in AS_SENT)
-        if action not in AS_SENT:
+        assert (saved == 0) is (action in (*AS_SENT, "moved"))
+        if saved:
             assert f"saved={saved} " in line

@@ -22,6 +22,7 @@ from proxy.stream.status import (
     NOT_CONTINUED,
     Notice,
     compacted,
+    moved,
     omitted_from_message,
     shortened_ahead,
     strip_status,
@@ -41,6 +42,8 @@ NOTICES = [
     LOOPED,
     shortened_ahead(1, "extract", 5, 4),
     shortened_ahead(16, "", 1_700, 940),
+    moved("qwen3-8b-32k", 32_768),
+    moved("/models/my model (new).gguf", 1_048_576),
     DONE,
     compacted(5, 4, omitted=True),
     *(compacted(before, after) for n in FIGURES for before, after in ((n, 0), (0, n))),
@@ -58,7 +61,7 @@ def test_there_is_a_form_for_every_value_of_the_setting() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("notice", NOTICES[:12])
+@pytest.mark.parametrize("notice", NOTICES[:14])
 def test_every_form_is_a_chunk_that_any_client_can_read(form: str, notice: Notice) -> None:
     for chunk in chunks(form, notice):
         assert (chunk["id"], chunk["model"], chunk["object"]) == ("own", "asked", "chat.completion.chunk")

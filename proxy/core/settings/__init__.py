@@ -59,6 +59,11 @@ class ModelSettings(BaseModel):
         default=None,
         description="Seconds a request waits for the model's summary before an extract is used. Default: 0 where summaries are written in the background, 5 elsewhere, unlimited with `SPILLWAY_AHEAD=off`.",
     )
+    overflow: entries.NonBlank | None = Field(
+        examples=["qwen3-8b-32k"],
+        default=None,
+        description="Model with a larger window, to which conversations move at the trigger instead of being compacted. Default: they are compacted.",
+    )
     recall: entries.Recall = Field(
         default="auto",
         description="Whether passages that were taken out return when a turn needs them: `auto`, `tool` (the model can search them too), `off`.",
@@ -237,6 +242,9 @@ class Settings(ModelSettings):
         _check_order(dict(self), "")
         for glob, model in self.models.items():
             _check_order({**dict(self), **_set_fields(model)}, f"for models {glob}: ")
+        for setting, name in self.helpers:
+            if setting == "overflow":
+                self.overflows(name)
         names = [backend.name for backend in self.backends]
         if len(set(names)) != len(names):
             msg = f"backends must have different names, not {names}"
@@ -268,6 +276,19 @@ class Settings(ModelSettings):
         """Return the window that is set for a model id: tokens, or `auto`."""
         return next((each.window for each in reversed(self.matching(model)) if each.window is not None), None)
 
+    def overflows(self, model: str) -> list[str]:
+        """List the models to which conversations of this one move, one after the other.
+
+        Raises:
+            ValueError: they move in a circle.
+        """
+        chain = [model]
+        while (following := self.for_model(chain[-1]).overflow) not in (None, chain[-1]):
+            if following in chain:
+                raise ValueError(f"overflow leads in a circle: {' → '.join([*chain, following])}")
+            chain.append(following)
+        return chain[1:]
+
     @property
     def remembers(self) -> bool:
         """Whether anything is remembered of users, with any model."""
@@ -278,7 +299,7 @@ class Settings(ModelSettings):
         """Models named by settings, each after the name of its setting."""
         named = [("default_model", self.default_model)] if self.default_model != OFF else []
         for each in (self, *self.models.values()):
-            named += [("summary_model", each.summary_model), ("recall_model", each.recall_model)]
+            named += [(name, getattr(each, name)) for name in ("summary_model", "recall_model", "overflow")]
         return frozenset(
             (setting, model) for setting, model in named if model and (setting, model) != ("recall_model", AUTO)
         )

@@ -29,7 +29,7 @@ export const plural = (count, one, many = `${one}s`) => `${number(count)} ${coun
 /** The tokens of a prompt: before and after, where it was shortened and sent. */
 export function promptOf({ action, tokens_before: before, tokens_after: after, ...turn }, written = number) {
   if (troubled(turn) && !turn.attempts && before) return written(Math.max(before, after));
-  return ["forwarded", "continued", "shaped", "observed", "passed"].includes(action) || String(turn.rungs) === "answer" || before === after ? written(after) : `${written(before)} → ${written(after)}`;
+  return ["forwarded", "continued", "moved", "shaped", "observed", "passed"].includes(action) || String(turn.rungs) === "answer" || before === after ? written(after) : `${written(before)} → ${written(after)}`;
 }
 
 const WORDS = {

@@ -7,7 +7,7 @@ import { sentence } from "./timeline.js";
 const ANY = "";
 const CHOICES = {
   status: ["200", "4xx", "5xx", "499"],
-  action: ["forwarded", "continued", "shaped", "pruned", "compacted", "trimmed", "read", "compacting", "observed", "passed"],
+  action: ["forwarded", "continued", "moved", "shaped", "pruned", "compacted", "trimmed", "read", "compacting", "observed", "passed"],
   dialect: ["chat", "responses", "messages", "ollama", "completions"],
 };
 

@@ -37,7 +37,7 @@ export const CAUSES = {
 export const checkpointed = (point) => point && `${plural(point.covered, "message")}${point.summary ? `, summary ${point.summary}` : ""}`;
 
 /** Turns of which one is like the other, by their action, and how they are called. */
-const QUIET_TURNS = { forwarded: "unchanged turns", continued: "turns sent as shortened before", shaped: "turns with other changes" };
+const QUIET_TURNS = { forwarded: "unchanged turns", continued: "turns sent as shortened before", moved: "turns sent to a larger window", shaped: "turns with other changes" };
 const quiet = (turn) =>
   QUIET_TURNS[turn.action] && !turn.running && !troubled(turn) && !["recalled", "left_out", "conclusions", "pauses", "unfinished", "stopped"].some((name) => turn[name]);
 
