@@ -116,7 +116,7 @@ def create_app(
     history = RequestHistory(counting.meter.memory, clock, telemetry.clock, remembers=settings.cache_bytes > 0)
     _watch(metrics, store, history, counting.meter.memory)
     compact_now, summaries = CompactNow(telemetry, pipeline), ConversationSummaries(history, store, pipeline)
-    pins, memory = Pins(store, counting.meter), UserMemory(counting, store, clock, on=settings.remembers)
+    pins, memory = Pins(store, counting.meter), UserMemory(counting, store, clock)
     addons = addons_of(pipeline, telemetry, history, metrics, (pins, compact_now, summaries), memory, store)
     if (spans := spans or _spans()) is not None:
         addons = (*addons, _tracing(spans, router))
@@ -219,7 +219,7 @@ def addons_of(
         LargerWindow(pipeline, store),
         Archivist(store),
         Recaller(counting, pipeline.router),
-        memory,
+        *([memory] if pipeline.settings.remembers else []),
         DroppedFields(store, meter.memory),
         ToolsOnDemand(store),
         ThinkingBudget(),

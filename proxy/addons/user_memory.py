@@ -61,11 +61,10 @@ class _Turn:
 class UserMemory(AddOn):
     """Keeps statements of users, brings them into other conversations, and obeys `/remember` and `/forget`."""
 
-    def __init__(self, counting: Counting, store: Store, clock: Callable[[], float], *, on: bool) -> None:
+    def __init__(self, counting: Counting, store: Store, clock: Callable[[], float]) -> None:
         self._counting, self._store, self._clock = counting, store, clock
         self._turns: WeakKeyDictionary[Outcome, _Turn] = WeakKeyDictionary()
-        obeyed = {"/remember": Command(self._remember, (_SAYS,)), "/forget": Command(self._forget, (_SAYS,))}
-        self.commands = obeyed if on else {}
+        self.commands = {"/remember": Command(self._remember, (_SAYS,)), "/forget": Command(self._forget, (_SAYS,))}
 
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:

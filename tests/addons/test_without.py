@@ -22,16 +22,7 @@ NAMES = (
         "AheadCompactor",
         "DroppedFields",
     ),
-    *(
-        "RequestHistory",
-        "RequestLog",
-        "Metrics",
-        "Recaller",
-        "Archivist",
-        "UserMemory",
-        "ThinkingBudget",
-        "DocumentReader",
-    ),
+    *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
     *("ToolsOnDemand", "SlotKeeper", "LargerWindow", ""),
 )
 
