@@ -9,7 +9,7 @@ from typing import Any
 from proxy.backends.profile import RepairRules
 from proxy.compaction.compaction import Compaction
 from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, digests_in, entries, links
-from proxy.core.history.layout import laid_out
+from proxy.core.history.layout import beginning_of_answer, laid_out
 from proxy.core.history.turns import newest_user
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
@@ -124,8 +124,8 @@ class Prompt:
 
     def laid_out(self, history: Sequence[Message]) -> list[Message]:
         """Return the system messages and the history, or one that begins with it, in the order in which they are sent."""
-        place = 0 if self.checkpoint is None else self.checkpoint.place
-        return laid_out(self.system, history, place, self.sent, tools=bool(self.request.body.get("tools")))
+        place, began = (0, "") if self.checkpoint is None else (self.checkpoint.place, self.checkpoint.began)
+        return laid_out(self.system, history, place, began, tools=bool(self.request.body.get("tools")))
 
     @property
     def conversation(self) -> Sequence[Message]:
@@ -203,6 +203,7 @@ class Prompt:
             window=window,
             # A client has its own summary where it put it.
             place=0 if self.request.compaction else newest_user(done.messages) or 0,
+            began=(old.began if old else "") or beginning_of_answer(done.messages, self.sent),
         )
         return self.recognised_by(checkpoint, until)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.core.history.layout import laid_out
+from proxy.core.history.layout import beginning_of_answer, laid_out
 from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN
 from proxy.core.request import Message
 from proxy.shaping.repair import violates
@@ -51,7 +51,7 @@ SENT = "u:task a:Sure.\nMore. u:old a:gone u:q1 a:a1 u:q2"
 )
 def test_a_summary_follows_the_tail_if_roles_alternate_there(history: str, place: int, laid: str) -> None:
     system = said("s:help")
-    messages = laid_out(system, said(history), place, said(SENT))
+    messages = laid_out(system, said(history), place, beginning_of_answer(said(history), said(SENT)))
     assert messages == [*system, *said(laid or history)]
     assert not laid or not violates(messages, "alternate")
 
@@ -60,25 +60,25 @@ def test_a_summary_follows_the_tail_if_roles_alternate_there(history: str, place
 def test_an_answer_that_may_open_what_it_does_not_close_is_not_begun(begins: str) -> None:
     history = said("u:task a:1 u:q1 a:a1 u:q2")
     sent = [history[0], {"role": "assistant", "content": f"{begins}\nSo. More."}, *history[2:]]
-    laid = laid_out([], history, 4, sent)
+    laid = laid_out([], history, 4, beginning_of_answer(history, sent))
     assert (laid == history) == bool(begins)
 
 
 @pytest.mark.parametrize("system", ["", "s:help"])
 def test_rules_are_at_the_end_of_the_system_message(system: str) -> None:
     stated = f"{HEADING}\n- Be brief."
-    messages = laid_out(said(system), said("u:task a:r u:q1 a:a1 u:q2"), 4, said(SENT))
+    messages = laid_out(said(system), said("u:task a:r u:q1 a:a1 u:q2"), 4, "Sure.")
     assert messages[0] == {"role": "system", "content": f"help\n\n{stated}" if system else stated}
     assert messages[1:] == said("u:task a:Sure. u:q1 a:a1 u:one a:noted u:q2")
 
 
 def test_rules_do_not_have_the_descriptions_of_tools_read_again() -> None:
     system, ruled, bare = said("s:help"), said("u:task a:r u:q1 a:a1 u:q2"), said("u:task a:1 u:q1 a:a1 u:q2")
-    assert laid_out(system, ruled, 4, said(SENT), tools=True) == [*system, *ruled]
-    assert laid_out(system, bare, 4, said(SENT), tools=True) == laid_out(system, bare, 4, said(SENT))
+    assert laid_out(system, ruled, 4, "Sure.", tools=True) == [*system, *ruled]
+    assert laid_out(system, bare, 4, "Sure.", tools=True) == laid_out(system, bare, 4, "Sure.")
 
 
 def test_rules_are_a_part_of_their_own_where_the_system_message_has_parts() -> None:
     parts = [{"type": "text", "text": "help"}]
-    first = laid_out([{"role": "system", "content": parts}], said("u:task a:r u:q1 a:a1 u:q2"), 4, said(SENT))[0]
+    first = laid_out([{"role": "system", "content": parts}], said("u:task a:r u:q1 a:a1 u:q2"), 4, "Sure.")[0]
     assert [part["text"] for part in first["content"]] == ["help", "\n\n", f"{HEADING}\n- Be brief."]

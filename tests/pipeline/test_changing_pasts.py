@@ -131,7 +131,7 @@ def test_a_client_that_changes_its_past_is_rarely_shortened(name: str) -> None:
         talk = Talk(proxy, fake, client, agent, streamed=name == "newest forty")
         for _ in range(TURNS):
             talk.turn()
-        assert 0 < talk.reduced(FIRST) <= (TURNS - FIRST) / 5
+        assert 0 < talk.reduced(FIRST) <= (TURNS - FIRST) / 5 + 1  # where it begins to count decides on one
         repeated = [common(a, b) / len(b) for a, b in zip(talk.prompts, talk.prompts[1:], strict=False)]
         assert median(repeated[FIRST:]) > 0.5
         assert all(SECRET in prompt for prompt in talk.prompts)

@@ -62,6 +62,8 @@ class Checkpoint:
     """All messages of the history that it was made for, up to a place behind which an answer given here follows (see `entries`)."""
     place: int = 0
     """Index of the message in front of which its summary is sent, in a history that begins with the replacement; 0: where it is."""
+    began: str = ""
+    """Beginning of the answer that its summary was put in place of, if roles have to alternate there without it."""
     alias: str = ""
     """Digest of the end of that run, in hexadecimal digits, under which a document leads here (see `run_ends`)."""
 

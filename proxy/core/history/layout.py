@@ -13,7 +13,7 @@ Where tools are offered that would be their descriptions too, so the summary sta
 
 import re
 from collections.abc import Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 
 from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, is_summary
 from proxy.core.history.sentences import sentences
@@ -28,12 +28,12 @@ _FILLER = 200
 
 
 def laid_out(
-    system: Sequence[Message], history: Sequence[Message], place: int, sent: Sequence[Message], *, tools: bool = False
+    system: Sequence[Message], history: Sequence[Message], place: int, began: str, *, tools: bool = False
 ) -> list[Message]:
     """Return the messages with the summary in front of the message at `place`, or where it is if roles would not alternate then.
 
-    If the summary was the answer to the task, the first sentence of the answer that was `sent` there takes its place: to the
-    backend's cache, that is a deletion too. `tools`: whether the request offers any.
+    If the summary was the answer to the task, `began` takes its place (see `beginning_of_answer`). `tools`: whether the request
+    offers any.
     """
     at = next((at for at, message in enumerate(history[:place]) if is_summary(message)), place)
     begins = at + 1 + any(each.get("content") in (BRIDGE, NOTED) for each in history[at + 1 : at + 2])
@@ -44,11 +44,8 @@ def laid_out(
         return [*system, *history]
     *earlier, newest = _RULES.sub("", history[at]["content"]).split(f"{OPEN}\n")[1:]
     head, tail = list(history[:at]), [*chain(*map(_noted, earlier)), *history[begins:place]]
-    if bridge_needed(head[-1] if head else None, tail) == "assistant":
-        answers = (
-            each for asked, each in pairwise(sent) if asked == head[-1] and text_of(each).lstrip()[:1] not in _MARKED
-        )
-        head += [_began(answer) for answer in islice(answers, 1)]
+    if began and bridge_needed(head[-1] if head else None, tail) == "assistant":
+        head.append({"role": "assistant", "content": began})
     seams = [(head[-1] if head else None, tail), (_noted("")[-1] if earlier else None, history[begins:])]
     if any(bridge_needed(*seam) for seam in seams[: 1 + len(earlier)]):
         return [*system, *history]
@@ -61,11 +58,19 @@ def _noted(block: str) -> list[Message]:
     return [{"role": "user", "content": block}, {"role": "assistant", "content": NOTED}]
 
 
-def _began(answer: Message) -> Message:
-    text = text_of(answer)
+def beginning_of_answer(history: Sequence[Message], sent: Sequence[Message]) -> str:
+    """Return the first sentence of the answer that was `sent` where the history has its first summary; empty if there is none.
+
+    To the backend's cache, an answer of which only that is left is a deletion too. It is kept with the checkpoint: a client that
+    leaves out its oldest messages would have another answer there with each turn.
+    """
+    at = next((at for at, message in enumerate(history) if is_summary(message)), 0)
+    answers = (each for asked, each in pairwise(sent) if at and asked == history[at - 1])
+    text = next(map(text_of, answers), "")
+    if text.lstrip()[:1] in _MARKED:
+        return ""
     first = next(sentences(text, longest=_FILLER))
-    # The white space in front of it was read as well.
-    return {"role": "assistant", "content": text[: text.index(first) + len(first)]}
+    return text[: text.index(first) + len(first)]  # the white space in front of it was read as well
 
 
 def _with_rules(system: Sequence[Message], rules: str) -> list[Message]:
