@@ -42,7 +42,7 @@ def stop(proxy: Spillway) -> None:
 def answers(proxy: Spillway) -> bool:
     try:
         return httpx.get(f"{proxy.url}/healthz", trust_env=False).status_code == 200
-    except httpx.ConnectError:
+    except httpx.TransportError:
         return False
 
 
