@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine
+from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, StartSpillway
+from tests.engine.tap import tapped
 from tests.engine.walking import after
 
 pytestmark = pytest.mark.engine
 
+OF_A_TURN = 200
+"""Tokens of a message, of the answer before it, and of what a template puts around them."""
 KEPT = 400
 """Fewest tokens behind the gap."""
 
@@ -66,3 +71,26 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(walk_engine: E
             compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
+
+
+@pytest.mark.parametrize("mode", ["gemma3", "mamba2"])
+def test_a_cache_that_cannot_be_moved_is_read_on_from_its_end(
+    mode: Literal["gemma3", "mamba2"], engine: StartEngine, spillway: StartSpillway
+) -> None:
+    """With a sliding window or a state: every turn reads what it adds, but for one after which the prompt begins anew."""
+    served = engine(ModelSpec(mode=mode))
+    with tapped(served.url) as tap:
+        proxy = spillway([tap.url], strategy="mask", recall="off")
+        talk: list[dict[str, Any]] = []
+        turns = list[tuple[str, int, int]]()
+        for turn in range(36):
+            words = " ".join(f"word{turn}x{i}" for i in range(14))
+            talk.append({"role": "user", "content": f"{turn}: I like {words}."})
+            answer = proxy.chat(talk, model=served.model, max_tokens=30)
+            talk.append({"role": "assistant", "content": answer.text.strip() or "So."})
+            assert answer.usage is not None
+            turns.append((answer.action, answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
+        assert not [each for each in tap.chats() if b"n_cache_reuse" in each.asked]
+    compacted = [read for action, read, _ in turns if action == "compacted"]
+    assert 2 <= len(compacted) <= 6
+    assert max(read for action, read, _ in turns if action != "compacted") < OF_A_TURN

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.engine import bpe, echo, gguf, models, network, template, vocab, walk
+from tests.engine import bpe, echo, gguf, models, network, others, template, vocab, walk
 from tests.engine.models import write_model, write_words
 from tests.engine.spec import ModelSpec
 
-_SOURCES = (bpe, echo, gguf, models, network, template, vocab, walk)
+_SOURCES = (bpe, echo, gguf, models, network, others, template, vocab, walk)
 
 
 @dataclass(frozen=True, slots=True)

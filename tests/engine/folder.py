@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.engine.gguf import Floats, TokenType
 from tests.engine.models import Made, make_model
-from tests.engine.network import Network
+from tests.engine.network import Network, Shape
 from tests.engine.spec import ModelSpec
 
 _BLOCK = {
@@ -40,10 +40,12 @@ def write_folder(spec: ModelSpec, folder: Path, window: int) -> list[str]:
         ValueError: the vocabulary is none of byte pairs, or the sizes don't allow the mode.
     """
     made = make_model(spec)
+    network = made.network
+    assert isinstance(network, Network)
     if made.vocab.merges is None:
         raise ValueError("only a vocabulary of byte pairs has a form that transformers reads")
     folder.mkdir(parents=True, exist_ok=True)
-    _write_json(folder / "config.json", _config(made, window))
+    _write_json(folder / "config.json", _config(made, network.shape, window))
     _write_json(folder / "generation_config.json", {"do_sample": False, "eos_token_id": made.end_of_turn})
     _write_json(folder / "tokenizer.json", _tokenizer(made))
     _write_json(
@@ -57,12 +59,11 @@ def write_folder(spec: ModelSpec, folder: Path, window: int) -> list[str]:
             "model_max_length": _UNBOUNDED,
         },
     )
-    _write_tensors(folder / "model.safetensors", _tensors(made.network))
+    _write_tensors(folder / "model.safetensors", _tensors(network))
     return made.words
 
 
-def _config(made: Made, window: int) -> dict[str, Any]:
-    shape = made.network.shape
+def _config(made: Made, shape: Shape, window: int) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -15,6 +15,7 @@ import numpy as np
 from tests.engine.echo import make_echo
 from tests.engine.gguf import Kind, TokenType, Writer
 from tests.engine.network import Network
+from tests.engine.others import RandomNetwork
 from tests.engine.spec import ModelSpec
 from tests.engine.template import chat_template
 from tests.engine.vocab import MARKS, Vocab, file_vocab, own_vocab
@@ -31,7 +32,7 @@ class Made:
     """A model before it is a file: its vocabulary, its tensors, the words of its cycle (empty unless it walks)."""
 
     vocab: Vocab
-    network: Network
+    network: Network | RandomNetwork
     words: list[str]
     end_of_text: int
     end_of_turn: int
@@ -55,11 +56,12 @@ def make_model(spec: ModelSpec) -> Made:
             vocab.add(f"<|t{number}|>", TokenType.CONTROL)
         if vocab.model == "llama":
             vocab.meta["add_space_prefix"] = False  # "x" after a marker is not " x"
-    make = make_walk if spec.mode == "walk" else make_echo
-    network, words = make(vocab, spec, np.random.default_rng(1))
+    rng, network, words = np.random.default_rng(1), None, list[str]()
+    if spec.mode in ("walk", "echo"):
+        network, words = (make_walk if spec.mode == "walk" else make_echo)(vocab, spec, rng)
     return Made(
         vocab=vocab,
-        network=network,
+        network=network or RandomNetwork(spec.mode, len(vocab.tokens), rng),
         words=words,
         end_of_text=end_of_text,
         end_of_turn=end_of_turn,
@@ -75,10 +77,10 @@ def write_model(spec: ModelSpec, path: Path) -> list[str]:
     """
     made = make_model(spec)
     writer = Writer()
-    writer.put("general.architecture", Kind.STR, "llama")
+    writer.put("general.architecture", Kind.STR, made.network.architecture)
     writer.put("general.name", Kind.STR, f"tiny-{spec.mode}")
     writer.put("general.file_type", Kind.U32, _MOSTLY_F16)
-    made.network.shape.write(writer, spec.ctx)
+    made.network.describe(writer, spec.ctx)
     made.vocab.write(writer, end_of_text=made.end_of_text, end_of_turn=made.end_of_turn)
     writer.put("tokenizer.chat_template", Kind.STR, made.template)
     made.network.write(writer)

@@ -60,6 +60,8 @@ class Shape:
 class Network:
     """All tensors, zero until filled in. `tok` and `out` are (vocab, embd); a block maps names to tensors."""
 
+    architecture = "llama"
+
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.tok = _zeros(shape.vocab, shape.embd)
@@ -84,6 +86,10 @@ class Network:
         for block in self.blocks:
             for name in ("gate", "up"):
                 block[name][:] = rng.standard_normal(block[name].shape) / self.shape.embd**0.5
+
+    def describe(self, writer: Writer, ctx: int) -> None:
+        """The architecture's part of the metadata."""
+        self.shape.write(writer, ctx)
 
     def write(self, writer: Writer) -> None:
         """The tensors, under llama.cpp's names."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-Mode: TypeAlias = Literal["walk", "echo"]
+Mode: TypeAlias = Literal["walk", "echo", "gemma3", "mamba2"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
