@@ -207,26 +207,23 @@ def addons_of(
     store: Store,
 ) -> tuple[AddOn, ...]:
     """List the add-ons, in the order in which they are called."""
-    counting, compactor, preparer, meter = (
-        pipeline.counting,
-        pipeline.compactor,
-        pipeline.preparer,
-        pipeline.counting.meter,
-    )
+    counting, compactor, preparer = pipeline.counting, pipeline.compactor, pipeline.preparer
+    meter, settings = counting.meter, pipeline.settings
+    may_move = any(each.overflow is not None for each in (settings, *settings.models.values()))
     addons: tuple[AddOn, ...] = (
         *commanded,
         PromptPrefix(meter),
-        LargerWindow(pipeline, store),
+        *([LargerWindow(pipeline, store)] if may_move else []),
         Archivist(store),
         Recaller(counting, pipeline.router),
-        *([memory] if pipeline.settings.remembers else []),
+        *([memory] if settings.remembers else []),
         DroppedFields(store, meter.memory),
         ToolsOnDemand(store),
         ThinkingBudget(),
         DocumentReader(counting, compactor, preparer),
         AheadCompactor(telemetry, preparer, compactor, counting),
         SlotKeeper(store),
-        CacheGaps(counting.meter.memory),
+        CacheGaps(meter.memory),
         history,
         RequestLog(),
         metrics,

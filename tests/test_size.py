@@ -35,14 +35,14 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_811, 18_500),
-    "Python tokens": Bound(284_677, 175_000),
+    "lines of code": Bound(26_808, 18_500),
+    "Python tokens": Bound(284_711, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(59_865, 40_000),
+    "lines of tests": Bound(59_872, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
-    "functions entered by a short streamed request": Bound(365, 250),
-    "files entered by a short streamed request": Bound(70, 45),
+    "functions entered by a short streamed request": Bound(375, 250),
+    "files entered by a short streamed request": Bound(71, 45),
 }
 
 

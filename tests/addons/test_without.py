@@ -23,7 +23,7 @@ NAMES = (
         "DroppedFields",
     ),
     *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
-    *("ToolsOnDemand", "SlotKeeper", "LargerWindow", ""),
+    *("ToolsOnDemand", "SlotKeeper", ""),
 )
 
 

@@ -82,3 +82,10 @@ def test_rules_are_a_part_of_their_own_where_the_system_message_has_parts() -> N
     parts = [{"type": "text", "text": "help"}]
     first = laid_out([{"role": "system", "content": parts}], said("u:task a:r u:q1 a:a1 u:q2"), 4, "Sure.")[0]
     assert [part["text"] for part in first["content"]] == ["help", "\n\n", f"{HEADING}\n- Be brief."]
+
+
+@pytest.mark.parametrize("text", ["", " \n", "…", "   ."])
+def test_an_answer_without_a_sentence_has_no_beginning(text: str) -> None:
+    """An agent's answer is often only calls."""
+    history = said("u:task a:1 u:q1 a:a1 u:q2")
+    assert beginning_of_answer(history, [history[0], {"role": "assistant", "content": text}]) in ("", text)

@@ -69,7 +69,7 @@ def beginning_of_answer(history: Sequence[Message], sent: Sequence[Message]) -> 
     text = next(map(text_of, answers), "")
     if text.lstrip()[:1] in _MARKED:
         return ""
-    first = next(sentences(text, longest=_FILLER))
+    first = next(sentences(text, longest=_FILLER), "")
     return text[: text.index(first) + len(first)]  # the white space in front of it was read as well
 
 
