@@ -97,6 +97,9 @@ class Compactor:
             # with another request did not know this one's newest messages.
             return job.estimate.upper > budget.limit or (isinstance(result, Adopted) and job.is_due)
 
+        await job.read_profile()
+        if job.window != budget.window and job.is_due:  # a refused summary has named a smaller window
+            return await self.compact(job, limit=limit) or dropped
         if is_too_long():
             await self._counting.confirm_count(job)
             if is_too_long():

@@ -9,6 +9,7 @@ import httpx
 
 from proxy.addon import AddOns
 from proxy.backends.errors import SentRequest
+from proxy.backends.overflow import ORIGIN, Overflow, recognise
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
 from proxy.compaction.asking import LARGEST, SMALLEST, Sliced, Summariser, SummaryAsk, at_its_end
@@ -215,6 +216,7 @@ class Summaries:
                 raise _BackendFailed from None
             _log.warning("summary by %s failed: status %d", route.model, response.status_code)
             sent = SentRequest(content.content)
+            _learn_window(job, route, recognise(response.status_code, refused, sent))
             if stream and (feature := refused_feature(response.status_code, refused, ["streams"], sent)):
                 stream = False
                 if not feature.quoted:
@@ -246,6 +248,12 @@ class Summaries:
                 if len(self._failures) >= _MOST_KNOWN:
                     self._failures.clear()
                 self._failures[sort, *route.key] = before + 1
+
+
+def _learn_window(job: Job, route: Route, overflow: Overflow | None) -> None:
+    """Learn the window that the refusal of a summary names: with another model loaded meanwhile, it is that of the answer too."""
+    if overflow is not None and overflow.window is not None and not (overflow.quoted or job.loads_window):
+        route.known.learn("window", overflow.window, ORIGIN)
 
 
 def instructions(job: Job) -> str:

@@ -346,7 +346,7 @@ def test_explain_and_the_status_tell_what_was_recalled() -> None:
 def test_a_prompt_that_is_refused_is_sent_without_what_was_recalled() -> None:
     """The backend's window shrank behind Spillway's back."""
     fake = LlamaCppFake([FakeModel("m", 1900)], brain)
-    with fake, running_proxy(fake, models={"m": {"window": WINDOW * 2}}) as proxy:
+    with fake, running_proxy(fake, models={"m": {"window": WINDOW * 2, "strategy": "mask"}}) as proxy:
         answer = ask(proxy, [*talk(60), *long_chat()])
         sent = prompts(fake)
         assert [RECALLED in str(messages) for messages in sent] == [True, False]
