@@ -31,18 +31,22 @@ async def observe(
     It is prepared now, when nobody waits for it any more. Without a usage in its answer, which clients have to ask for in a
     stream, only a refusal shows that something was lost.
     """
-    dry = Outcome("", outcome.clock)
     try:
-        job = await pipeline.prepare(exchange, dry, dialect, wire)
+        await _observe(pipeline, exchange, outcome, dialect, wire, tail)
     except (ClientError, NotManaged):
         return
     except asyncio.CancelledError:  # the server is being stopped
         if exchange.take_cancellation() is None:
             raise
-        return
     except Exception:  # noqa: BLE001 - the request was served, and whatever fails here may not change that
         _log.exception("a request could not be observed")
-        return
+
+
+async def _observe(
+    pipeline: Pipeline, exchange: Exchange, outcome: Outcome, dialect: Dialect, wire: bytes, tail: bytes
+) -> None:
+    dry = Outcome("", outcome.clock)
+    job = await pipeline.prepare(exchange, dry, dialect, wire)
     budget, counting = job.budget, pipeline.counting
     estimate = await counting.measure(job.route, job.profile, job.received.body, tenant=exchange.tenant)
     prompt, completion = (int(found[-1]) if (found := each.findall(tail)) else 0 for each in (_PROMPT, _COMPLETION))

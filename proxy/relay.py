@@ -48,15 +48,18 @@ class Relay:
         async with self._recorded(exchange, dialect.name) as outcome:
             wire = await exchange.body(limit)
             with exchange.watched():
-                if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
-                    await pass_through(exchange, outcome, unmanaged, _ending(exchange, dialect, wire, limit), hear)
+                unmanaged = await self._unmanaged(exchange, wire)
+                observed = unmanaged is not None and self._observes(exchange, unmanaged.route)
+                if unmanaged is not None:
+                    end = _ending(exchange, dialect, wire, limit)
+                    await pass_through(exchange, outcome, unmanaged, end, hear if observed else None)
                 else:
                     try:
                         await self.pipeline.serve(exchange, outcome, dialect, wire)
                     except NotManaged:
                         to = await address_read(exchange, self.router, wire, limit, needs_model=True)
                         await pass_through(exchange, outcome, to)
-            if unmanaged is not None and self._observes(exchange, unmanaged.route):
+            if observed:
                 await observe(self.pipeline, exchange, outcome, dialect, wire, bytes(tail))
 
     async def passthrough(self, exchange: Exchange) -> None:

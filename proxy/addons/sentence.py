@@ -17,7 +17,8 @@ _RUNGS = {
     "taken over": "compacted by another request",
 }  # fmt: skip
 _WOULD = {
-    "forwarded": "nothing to do", "compacted": "Spillway would have shortened it before sending",
+    "forwarded": "nothing to do", "shaped": "Spillway would have changed it", "moved": "Spillway would have sent it to a larger window",
+    "continued": "Spillway would have sent it with what it shortened before", "compacted": "Spillway would have shortened it before sending",
     "paused": "Spillway would have paused and continued the answer",
 }  # fmt: skip
 _LOST = {

@@ -13,6 +13,7 @@ from tests.fakes.llamacpp import LlamaCppFake
 from tests.fakes.model import FakeModel
 from tests.fakes.ollama import OllamaFake
 from tests.fakes.vllm import VllmFake
+from tests.pipeline.test_actions import TOOLS
 from tests.pipeline.test_outcomes import until
 from tests.proxying import Proxy, metric, running_proxy
 
@@ -63,6 +64,17 @@ def test_what_would_be_done_and_what_was_lost_is_said(
         assert any(
             f'lost="{lost}",model="m",would="{would}"' in each for each in metric(proxy, "spillway_observed_total")
         )
+
+
+def test_what_would_only_be_changed_is_said_too() -> None:
+    """In a small window tools are shortened, without anything being due."""
+    with (
+        LlamaCppFake([FakeModel("m", 4 * WINDOW, tools=True)], walk()) as fake,
+        running_proxy(fake, strategy="observe") as proxy,
+    ):
+        assert proxy.chat({**TOOLS, "model": "m", "max_tokens": 20}).status_code == 200
+        said = observed(proxy)
+        assert (said["would"], said["sentence"].split(", ")[1]) == ("shaped", "Spillway would have changed it.")
 
 
 def test_another_model_is_managed_as_ever() -> None:
