@@ -23,6 +23,7 @@ from proxy.net.tasks import offload_if
 from proxy.outcome import COMPACTING
 from proxy.store import Store
 from proxy.summariser import NotWritten, Summaries, instructions
+from proxy.tokens.models import Estimate
 
 CLAIM = 120.0
 """Seconds that another replica may take over a compaction before it is done here too."""
@@ -248,8 +249,8 @@ class Compactor:
         # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
         # changed both.
         await self._counting.recount(job)
-        cost = partial(self._counting.meter.costs, job.key)
-        reduction, overhead, added = await offload_if(heavy, _reduction_of, job, aim.budget, aim.goal, cost)
+        cost, estimate = self._counting.meter.pricing(job.key), job.estimate
+        reduction, overhead, added = await offload_if(heavy, _reduction_of, job, aim, estimate, cost)
         flow = compact(
             reduction,
             await self.summaries.summariser(job, overhead, goal=aim.goal, asks=asks),
@@ -277,15 +278,15 @@ def _reserve(job: Job, budget: ContextBudget) -> int:
     return budget.due - int(budget.enough * _ESTIMATED) if called else 0
 
 
-def _reduction_of(job: Job, budget: ContextBudget, goal: int, cost: Cost) -> tuple[Reduction, float, float]:
+def _reduction_of(job: Job, aim: _Aim, estimate: Estimate, cost: Cost) -> tuple[Reduction, float, float]:
     """Build the reduction of a job's history; return it, the tokens of the rest of the prompt, and those that the layout adds.
 
     The two are apart because a summary's size depends on the rest: the second summary must not be smaller than the first.
     """
-    prompt, history = job.prompt, job.prompt.history
+    prompt, history, budget, goal = job.prompt, job.prompt.history, aim.budget, aim.goal
     costs = cost(history)
     added = sum(cost(prompt.laid_out(history))) - sum(cost(prompt.system)) - sum(costs)
-    tokens, fixed = job.lasting_tokens - added, job.estimate.fixed
+    tokens, fixed = estimate.tokens - prompt.recalled.tokens - added, estimate.fixed
     # The estimate exceeds the sum of its parts by `beyond`. For a prompt of many windows that is an error in the texts, which
     # shrinks as they do, so count only the share of it that one window has.
     beyond = (tokens - sum(costs) - fixed) * min(1.0, budget.window / max(1, tokens))

@@ -67,8 +67,11 @@ class Counting:
 
     async def recount(self, job: Job) -> None:
         """Count the prompt of a job again, after a change."""
-        job.estimate = await self.meter.measure(job.key, job.prompt.body(), tenant=job.exchange.tenant)
-        job.record_measured()
+        prompt = job.prompt
+        estimate = await self.meter.measure(job.key, prompt.body(), tenant=job.exchange.tenant)
+        if job.prompt is prompt:  # otherwise who replaced it meanwhile counts it
+            job.estimate = estimate
+            job.record_measured()
 
     async def exact_count(self, route: Route, body: Mapping[str, Any]) -> int:
         """Return a body's prompt tokens as counted by the backend, or an estimate if it does not count, or not in time."""
@@ -124,10 +127,11 @@ class Counting:
         spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
     async def _count_exactly(self, job: Job, seconds: float) -> None:
-        estimate = job.estimate
-        exact = await _count(job.route, job.prompt.body(), seconds)
+        body = job.prompt.body()
+        exact = await _count(job.route, body, seconds)
         if exact is not None:
-            self.meter.anchor_exact(estimate, exact)
+            # A job's estimate may still be that of its last prompt.
+            self.meter.anchor_exact(await self.meter.measure(job.key, body, tenant=job.exchange.tenant), exact)
             await self.recount(job)
 
     def observe(self, job: Job, estimate: Estimate, usage: Mapping[str, Any], *, finish: str | None = None) -> None:

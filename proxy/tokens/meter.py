@@ -18,7 +18,7 @@ from proxy.tokens.cache import Cache, CacheMemory
 from proxy.tokens.counter import EXTRAS, Counter, image_rule
 from proxy.tokens.families import UNKNOWN, VOCABULARIES
 from proxy.tokens.models import CUT_RATIO, Estimate, EstimateSource, Model, Observation, is_half, verdict_on
-from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script
+from proxy.tokens.ratios import EMPTY, SCRIPTS, Vector, add, by_script, predicted
 from proxy.tokens.vocabulary import Coarse, Library
 
 INLINE = 16 * 1024
@@ -134,10 +134,22 @@ class Meter:
         Their sum, with the base and the tools, is what a fresh `measure` says. Synchronous: messages that
         were never measured are counted on the spot, 5 MB of text per second.
         """
+        return self.pricing(key)(messages)
+
+    def pricing(self, key: ModelKey) -> Callable[[Sequence[Any]], list[float]]:
+        """Return `costs` for a model by what is known of its tokens now.
+
+        A plan needs all of its figures from one state: if a count came between two of them, their difference would be an
+        error of a few percent of the whole prompt.
+        """
         model = self._models.get(key) or self.model(key)
-        counter = model.counter or self._counter(model)
-        parts: list[_Part] = [(digest_of(message), counter.message, message) for message in messages]
-        return [*map(model.ratios.predict, self._count(counter.id, parts))]
+        counter, weights = model.counter or self._counter(model), tuple(model.ratios.weights)
+
+        def costs(messages: Sequence[Any]) -> list[float]:
+            parts: list[_Part] = [(digest_of(message), counter.message, message) for message in messages]
+            return [predicted(weights, x) for x in self._count(counter.id, parts)]
+
+        return costs
 
     def count_text(self, key: ModelKey, text: str, *, cautious: bool = False) -> int:
         """Count the tokens of a piece of text, at least 1 unless it is empty. Not cached.

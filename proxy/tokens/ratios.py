@@ -76,6 +76,12 @@ def add(vectors: Sequence[Vector], size: int = SIZE) -> Vector:
     return tuple(map(sum, zip(*vectors, strict=True)))
 
 
+def predicted(weights: Sequence[float], x: Vector) -> float:
+    """Return the tokens for the counts in `x` by these weights."""
+    tokens: float = sum(map(mul, weights, x))
+    return tokens
+
+
 class Ratios:
     """Weights and their variances, updated with every report like a Kalman filter that assumes them to be independent.
 
@@ -97,8 +103,7 @@ class Ratios:
 
     def predict(self, x: Vector) -> float:
         """Predict the model's tokens for the counts in `x`."""
-        tokens: float = sum(map(mul, self.weights, x))
-        return tokens
+        return predicted(self.weights, x)
 
     def margin(self, x: Vector) -> float:
         """Return the tokens by which `predict(x)` may be off in either direction: two standard deviations and `ROOM`."""

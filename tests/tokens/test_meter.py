@@ -206,6 +206,15 @@ async def test_costs_add_up_to_a_fresh_estimate(meter: Meter) -> None:
     assert min(costs) > 0
 
 
+async def test_a_count_that_comes_in_the_middle_of_a_plan_changes_none_of_its_costs(meter: Meter) -> None:
+    messages = chat(5)
+    cost = meter.pricing(KEY)
+    planned = cost(messages)
+    meter.anchor_exact(await meter.measure(KEY, body(*messages)), 2000)
+    assert cost(messages) == planned
+    assert sum(meter.costs(KEY, messages)) > 1.1 * sum(planned)
+
+
 async def test_tools_schemas_and_images_count(meter: Meter) -> None:
     plain = await meter.measure(KEY, body(user("hi")))
     tools = [{"type": "function", "function": {"name": "f", "description": WORDS * 10}}]
