@@ -47,10 +47,11 @@ async def _observe(
 ) -> None:
     dry = Outcome("", outcome.clock)
     job = await pipeline.prepare(exchange, dry, dialect, wire)
-    budget, counting = job.budget, pipeline.counting
-    estimate = await counting.measure(job.route, job.profile, job.received.body, tenant=exchange.tenant)
+    asked, counting = job.moved_from or job, pipeline.counting
+    budget = asked.budget
+    estimate = await counting.measure(asked.route, asked.profile, job.received.body, tenant=exchange.tenant)
     prompt, completion = (int(found[-1]) if (found := each.findall(tail)) else 0 for each in (_PROMPT, _COMPLETION))
-    counting.observe(job, estimate, {"prompt_tokens": prompt, "completion_tokens": completion})
+    counting.observe(asked, estimate, {"prompt_tokens": prompt, "completion_tokens": completion})
     tokens = max(prompt, estimate.tokens) if dry.counts["cut"] else prompt or estimate.tokens
     lost, would = "cut" if dry.counts["cut"] else "", dry.action
     if exchange.status >= 400 and recognise(exchange.status, tail) is not None:
@@ -58,11 +59,11 @@ async def _observe(
     if budget is not None:
         if isinstance(pipeline.decide(job), Compact):
             would = "compacted"
-        elif completion and tokens + completion >= budget.pause_point and job.resumable:
+        elif would != "moved" and completion and tokens + completion >= budget.pause_point and job.resumable:
             would = "paused"
         if not lost and _ENDED.search(tail) and tokens + completion >= _FULL * budget.window:
             lost = "ended"
-    outcome.record_measured(tokens, job.window, "", "forwarded")
+    outcome.record_measured(tokens, asked.window, "", "forwarded")
     outcome.usage = {"prompt_tokens": prompt, "completion_tokens": completion}
     outcome.add("observed", would=would, lost=lost)
     outcome.action = "observed"

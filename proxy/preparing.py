@@ -215,7 +215,7 @@ class Preparer:
             await self._store.put(prompt.recognised_by(found, len(prompt.sent)))
         # A job that replaces extracts skips them, unless the client no longer sends the messages: then nothing else is
         # left of them.
-        while found is not None and job.rewrites and found.by == "extract" and len(prompt.run) == prompt.run_end:
+        while found is not None and job.rewrites and found.by == "extract" and not prompt.misses_messages:
             found = await longest(found.covered - 1)
         while found is not None and window is not None and found.window < window.value:
             shorter = await longest(found.covered - 1)

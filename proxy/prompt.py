@@ -150,6 +150,11 @@ class Prompt:
             end -= 1
         return self.links[end - 1]
 
+    @property
+    def misses_messages(self) -> bool:
+        """Return whether the client no longer sends some of the messages of the conversation."""
+        return len(self.run) != self.run_end
+
     def body(self) -> dict[str, Any]:
         """Build the body to send, as parsed JSON."""
         return {**self.request.body, "messages": self.messages, **self.fields}

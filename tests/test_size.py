@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_832, 18_500),
-    "Python tokens": Bound(285_040, 175_000),
+    "lines of code": Bound(26_847, 18_500),
+    "Python tokens": Bound(285_131, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(59_893, 40_000),
+    "lines of tests": Bound(59_905, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(375, 250),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from proxy.addon import AddOn, Command
-from proxy.addons.history import Conversation, RequestHistory, RequestRecord, describe
+from proxy.addons.history import Bodies, Conversation, RequestHistory, RequestRecord, describe
 from proxy.addons.pins import owner_of
 from proxy.addons.prompt_diff import parsed_body, shown
 from proxy.addons.sentence import unfit_summaries
@@ -111,9 +111,13 @@ class ConversationSummaries(AddOn):
     async def export(self, conversation: Conversation) -> str:
         """Write a conversation as Markdown: what is sent in place of messages, and all messages as far as memory has them."""
         checkpoint, record = await self._find(conversation), conversation.received()
-        received = b"" if record is None else record.bodies.received
+        bodies = Bodies() if record is None else record.bodies
+        received = bodies.received
         body = received.body if isinstance(received, Request) else await parsed_body(received)
-        return await offload_if(True, _as_markdown, conversation.title, body.get("messages") or [], checkpoint)
+        messages = [*(body.get("messages") or ())]
+        if bodies.answered:
+            messages.append({"role": "assistant", "content": bodies.answered})
+        return await offload_if(True, _as_markdown, conversation.title, messages, checkpoint)
 
     # -- commands
 
@@ -125,7 +129,7 @@ class ConversationSummaries(AddOn):
         found, record = job.prompt.checkpoint, self.history.records.get(job.outcome)
         if found is None:
             return f"📄 {_NONE}"
-        if job.prompt.run:
+        if job.prompt.misses_messages:
             return f"⚠️ {_ALONE}"
         await self._forget(found, job.prompt.links)
         if record is not None and record.conversation is not None:

@@ -46,13 +46,15 @@ class Bodies:
     """Client's headers: later work for the conversation uses its credentials."""
     forwarded: bytes = b""
     """Latest body sent upstream."""
+    answered: str = ""
+    """Text of the answer, once it has ended."""
     parts: tuple[bytes, dict[str, int]] | None = None
     """Forwarded body and the breakdown of its prompt, once a viewer has asked for it."""
 
     @property
     def size(self) -> int:
         """Approximate bytes of memory that they take."""
-        return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded))
+        return self.received_size + (0 if self.forwarded is self.received else len(self.forwarded)) + len(self.answered)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -121,10 +123,12 @@ class RequestRecord:
             self.links, self.scope = self.job.prompt.links, self.job.scope
             if self.answer is None:
                 self.answer_tokens = as_count((self.outcome.usage or {}).get("completion_tokens"))
+            else:
+                self.bodies.answered = self.answer.text
         self.running, self.job, self.answer = False, None, None
 
     def forget_bodies(self) -> None:
-        """Drop both bodies and what depends on them."""
+        """Drop the bodies and what depends on them."""
         self.bodies = Bodies()
 
 

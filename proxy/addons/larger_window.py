@@ -32,7 +32,7 @@ class LargerWindow(AddOn):
     async def reroute(self, job: Job, prepared: Prepared) -> Job:
         """Return the job for the model that its conversation moves, or has moved to."""
         links, pipeline, budget = job.prompt.links, self._pipeline, job.budget
-        if job.settings.overflow is None or job.settings.strategy == "observe" or job.background or not links:
+        if job.settings.overflow is None or job.background or not links:
             return job
         names = [link.hex() for link in reversed(links)]
         mark = await self._store.document(_owner(job.exchange.tenant), *names) or {}
@@ -66,7 +66,8 @@ class LargerWindow(AddOn):
             route = await self._pipeline.router.route(name)
             profile = await route.profile(job.request.body)
             window = value_of(profile.window or (profile.trained_window if profile.provisional else None)) or 0
-            if route.unlisted_among is None and is_managed(route, settings) and window > largest:
+            takes = job.settings.strategy == "observe" or is_managed(route, settings)
+            if route.unlisted_among is None and takes and window > largest:
                 routes.append(route)
                 largest = window
         return routes

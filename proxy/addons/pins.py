@@ -94,7 +94,10 @@ class Pins(AddOn):
         stored = await self._store.document(owner_of(job.exchange.tenant), *names) if names else None
         others = [Pin(*each) for each in (stored or {}).get("pins", ())]
         shown = [Pin(text, said=True) for text in pins.shown]
-        pins.all = [*shown, *(each for each in others if each.text not in pins.shown and (prompt.run or not each.said))]
+        pins.all = [
+            *shown,
+            *(each for each in others if each.text not in pins.shown and (prompt.misses_messages or not each.said)),
+        ]
         pins.names = names[:_LATEST]
         if pins.all:  # a conversation that goes on finds them under its newest messages, whatever its client drops
             await self._store_pins(job.exchange.tenant, pins)

@@ -248,15 +248,16 @@ def test_one_who_forgets_a_summary_is_told_that_the_text_is_due_and_what_comes_o
         assert OPEN in forwarded(fake)
 
 
-def test_a_summary_of_messages_that_the_client_no_longer_sends_is_not_forgotten() -> None:
+@pytest.mark.parametrize("sends", [14, 99])
+def test_only_a_summary_of_messages_that_the_client_still_sends_is_forgotten(sends: int) -> None:
     with LlamaCppFake([MODEL], summariser(at_length)) as fake, running_proxy(fake) as proxy:
         talk = Client(proxy, turns=0)
         for number in range(16):
             said(talk, user(number)["content"])
-            talk.messages[:-14] = []
-        assert said(talk, "/uncompact").startswith("⚠️ Nothing was forgotten: your client no longer sends ")
-        said(talk, "And now?")
+            talk.messages[:-sends] = []
         assert OPEN in forwarded(fake)
+        kept = "⚠️ Nothing was forgotten: your client no longer sends "
+        assert said(talk, "/uncompact").startswith(kept if sends < 32 else "✅ Forgotten: the summary of ")
 
 
 def test_a_conversation_is_exported_with_what_is_sent_in_place_of_its_messages() -> None:
@@ -269,5 +270,6 @@ def test_a_conversation_is_exported_with_what_is_sent_in_place_of_its_messages()
         assert f"> {GOOD.splitlines()[0]}" in answer.text
         assert all(str(message["content"]) in answer.text for message in talk.messages)
         assert answer.text.count("\n## User\n") == sum(each["role"] == "user" for each in talk.messages)
+        assert answer.text.count("\n## Assistant\n") == answer.text.count("\n## User\n")  # the newest answer too
         refused = [talk.proxy.client.get(path, headers=who).status_code for who in (BERT, BOSS)]
         assert refused == [404, 403]

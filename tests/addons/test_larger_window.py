@@ -27,6 +27,7 @@ from tests.fakes.base import HttpFake
 from tests.fakes.http import Exchange, Recorded
 from tests.fakes.waiting import await_until
 from tests.pipeline.test_ahead import planned
+from tests.pipeline.test_observing import observed
 from tests.pipeline.test_policy import tool
 from tests.proxying import Proxy, metric, read_stream, running_proxy
 
@@ -256,6 +257,15 @@ def test_what_is_never_moved() -> None:
         assert bypassed.status_code == 400  # it is too long for that one
         chore = proxy.chat({"model": "small", "messages": chat(20)}, **{"x-task": "title_generation"})
         assert chore.status_code == 200
+        assert {served(each) for each in fake.chats()} == {"small"}
+
+
+def test_where_it_would_move_is_said_under_observe() -> None:
+    with two() as fake, staged(fake, strategy="observe") as proxy:
+        for turns, would, lost in ((4, "forwarded", ""), (20, "moved", "refused"), (60, "compacted", "refused")):
+            proxy.chat({"model": "small", "messages": chat(turns), "max_tokens": 9})
+            said = observed(proxy)
+            assert (said["model"], said["would"], said["lost"], said["window"]) == ("small", would, lost, SMALL)
         assert {served(each) for each in fake.chats()} == {"small"}
 
 
