@@ -22,7 +22,7 @@ from proxy.backends.profile import TEMPLATE_RULES, RepairRules
 from proxy.core.history.embedded import only_results, texts_of, with_parts
 from proxy.core.history.marks import BEGIN, BRACKET, INSTRUCTION, defanged, forges_block
 from proxy.core.history.turns import Pending, calls_of, is_result, joined, newest_user
-from proxy.core.jsontext import dig, dumps, loads
+from proxy.core.jsontext import dig, dumps, is_heavy, loads
 from proxy.core.request import REASONING, SYSTEM_ROLES, THOUGHT_FIELDS, Message, is_text_part, leading_system, text_of
 from proxy.emulation.prompt import calls_as_text
 from proxy.shaping.dropped import meeting
@@ -90,7 +90,8 @@ def without_binary(messages: Sequence[Message], window: int) -> Sequence[Message
     """
     least, newest = max(_LEAST_BINARY, window // 4), newest_user(messages)
     done = [
-        _without_binary(message, window if index == newest else least, least) for index, message in enumerate(messages)
+        _without_binary(message, window if index == newest else least, least) if is_heavy(message, least) else message
+        for index, message in enumerate(messages)
     ]
     return done if any(map(is_not, done, messages)) else messages
 

@@ -42,8 +42,9 @@ _DECODER = json.JSONDecoder()
 
 # No pattern here runs over a `<` or a bracket, so no text is read twice and the time stays linear.
 _RESULT_MARK = re.compile(r"\[/?TOOL_RESULT\]|<tool_result(?P<fields>\s[^<>]*)?>|</tool_result>")
-_RESULT_WORDS = ("tool_result", "TOOL_RESULT", "Base directory for this skill", "skill>", "<skill_", "<activated_skill")
+_RESULT_WORDS = ("tool_result", "TOOL_RESULT", "skill")
 """Words, one of which is in every mark: searching for them is many times faster than matching marks."""
+_SKILL_WORDS = ("Base directory for this skill", "skill>", "<skill_", "<activated_skill")
 _SKILL = re.compile(
     r"(?:\A\s*|\n\n)(?P<skill>Base directory for this skill: .*?(?=\n\n(?:ARGUMENTS|Base directory for this skill): |\n\n<system-reminder>|\Z))"
     r"|\A\s*(?P<element><(?P<tag>skill|skill_content|activated_skill)(?:\s[^<>\n]{0,200})?>\n.*?</(?P=tag)>)",
@@ -331,7 +332,7 @@ def _result_marks(text: str) -> list[re.Match[str]]:
 
 def _skills_in(text: str) -> list[Span]:
     """Find the spans of the instructions that skills added to a user message, in order."""
-    known = any(word in text for word in _RESULT_WORDS[2:])
+    known = any(word in text for word in _SKILL_WORDS)
     return [found.span("skill" if found["skill"] else "element") for found in _SKILL.finditer(text)] if known else []
 
 
