@@ -9,6 +9,7 @@ from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
 from proxy.compaction.decision import Forward, decide, needs_count
+from proxy.core.history.checkpoint import NO_DIGESTS, Digests
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
 from proxy.job import Job
@@ -50,7 +51,13 @@ class Counting:
         self._paces = Cache[ModelKey, Pace](meter.memory)
 
     async def measure(
-        self, route: Route, profile: ModelProfile, body: Mapping[str, Any], *, tenant: str = ""
+        self,
+        route: Route,
+        profile: ModelProfile,
+        body: Mapping[str, Any],
+        *,
+        tenant: str = "",
+        known: Digests = NO_DIGESTS,
     ) -> Estimate:
         """Estimate the prompt tokens of a body for a model."""
         key, tokenizer = route.key, profile.tokenizer
@@ -63,12 +70,12 @@ class Counting:
             model.restored = True
             if learned is not None:
                 model.load(learned)
-        return await self.meter.measure(key, body, tenant=tenant)
+        return await self.meter.measure(key, body, tenant=tenant, known=known)
 
     async def recount(self, job: Job) -> None:
         """Count the prompt of a job again, after a change."""
         prompt = job.prompt
-        estimate = await self.meter.measure(job.key, prompt.body(), tenant=job.exchange.tenant)
+        estimate = await self.meter.measure(job.key, prompt.body(), tenant=job.exchange.tenant, known=prompt.known)
         if job.prompt is prompt:  # otherwise who replaced it meanwhile counts it
             job.estimate = estimate
             job.record_measured()

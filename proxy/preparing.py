@@ -75,6 +75,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         system=messages[:lead],
         sent=sent,
         digests=digests,
+        known={id(message): (message, digest) for message, digest in zip(sent, digests, strict=True)},
         links=links(digests),
         shown=shown,
         as_received=as_received,
@@ -160,8 +161,8 @@ class Preparer:
         checkpoint = await self._checkpoint(job, resumed)
         if checkpoint is not None:
             job.prompt = job.prompt.begun_with(checkpoint)
-        tenant = job.exchange.tenant
-        job.estimate = await self._counting.measure(job.route, job.profile, job.prompt.body(), tenant=tenant)
+        tenant, body = job.exchange.tenant, job.prompt.body()
+        job.estimate = await self._counting.measure(job.route, job.profile, body, tenant=tenant, known=job.prompt.known)
         if parts or job.prompt.shown is not edited:
             await self._record_savings(job, edited, parts)
         job.record_measured()

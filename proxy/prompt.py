@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.backends.profile import RepairRules
 from proxy.compaction.compaction import Compaction
-from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, digests_in, entries, links
+from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, Digests, digests_in, entries, links
 from proxy.core.history.layout import beginning_of_answer, laid_out
 from proxy.core.history.turns import newest_user
 from proxy.core.piece import CallPart
@@ -74,6 +74,8 @@ class Prompt:
     shown: Sequence[Message]
     as_received: bool
     """Whether `system` and `sent` are the messages of the request itself."""
+    known: Digests = field(default_factory=dict)
+    """Digests of messages as the client sent them."""
     fields: dict[str, Any]
     """Options that differ from the client's."""
     capped: frozenset[int] = frozenset()

@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_847, 18_500),
-    "Python tokens": Bound(285_131, 175_000),
+    "lines of code": Bound(26_861, 18_500),
+    "Python tokens": Bound(285_278, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(59_905, 40_000),
     "files in a circle of imports": Bound(0, 0),

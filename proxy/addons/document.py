@@ -29,6 +29,7 @@ from proxy.compaction.middles import cut_text, pieces_of
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.summary import fence, plain
 from proxy.compactor import Compactor
+from proxy.core.history.checkpoint import digest_of
 from proxy.core.history.client_compaction import Apart, taken_apart
 from proxy.core.history.embedded import authored_text, replaced, texts_of, with_parts
 from proxy.core.history.marks import is_summary
@@ -42,7 +43,6 @@ from proxy.recall.passages import passages_of
 from proxy.recall.ranking import outstanding, query_of, rank
 from proxy.stream.status import READING, read_in_parts, reading_part
 from proxy.tokens.cache import Cache
-from proxy.tokens.meter import digest_of
 
 # Questions about two novels of 110,000 tokens, in a window of 12,288: what the answers need reached the model for 16 of
 # 16, and for none without reading in parts.

@@ -16,6 +16,7 @@ from proxy.addons.embedding import Embedder, query_text
 from proxy.compaction.decision import Compact, decide
 from proxy.compaction.middles import newest_cut
 from proxy.compaction.policy import prune_limits
+from proxy.core.history.checkpoint import digest_of
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import BEGIN
 from proxy.core.history.turns import calls_of, newest_user
@@ -49,7 +50,6 @@ from proxy.recall.ranking import Passage, Query, asks_the_same, choose, query_of
 from proxy.recall.words import clear_terms
 from proxy.routing import Router
 from proxy.tokens.cache import Cache
-from proxy.tokens.meter import digest_of
 
 _TURN = 200
 """Bytes of a decision for a turn, besides its block."""

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from proxy.core.history.checkpoint import links
+from proxy.core.history.checkpoint import digest_of, links
 from proxy.tokens.counter import Content, Counter, by_area, read_message
-from proxy.tokens.meter import Meter, digest_of
+from proxy.tokens.meter import Meter
 from proxy.tokens.ratios import CALLS, IMAGES, MESSAGES, REASONING, TOOLS
 from proxy.tokens.vocabulary import Library
 

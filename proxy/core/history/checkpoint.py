@@ -30,6 +30,11 @@ characters of answers among them, which no two conversations have in common by c
 replaced."""
 MOST_KNOWN = 4_000
 """Messages of one history that are remembered by their digests."""
+_DIGESTED = frozenset({"role", "content", "tool_calls", "tool_call_id", "name"})
+"""Fields of a message that its digest covers."""
+Digests: TypeAlias = Mapping[int, tuple[Message, bytes]]
+"""Messages with their digests, by identity."""
+NO_DIGESTS: Digests = {}
 _HEX = 2 * DIGEST_BYTES
 NO_DIGITS = str.maketrans("", "", "0123456789")
 """Translation table that removes digits from a text, such as a clock's, or the size that a note of a replaced text names."""
@@ -80,6 +85,22 @@ def message_digest(message: Message) -> bytes:
     return blake2b(dumps(_canonical(message)), digest_size=DIGEST_BYTES).digest()
 
 
+def digest_of(message: Any, known: Digests = NO_DIGESTS) -> bytes:
+    """Return the digest of a message (any parsed JSON), without marks that only say where a cache may end.
+
+    It is the one by which histories are recognised, which may be known, unless there are fields that this one leaves out.
+    """
+    # Every history is hashed anew with each request. A cache that recognised histories by comparison saved little: 0.2
+    # instead of 0.8 ms for 400 kB, for 167 lines and a copy of each parsed history.
+    if type(message) is dict and message.keys() <= _DIGESTED:
+        found = known.get(id(message))
+        return message_digest(message) if found is None else found[1]
+    data = dumps(message)
+    if CACHE_MARK.encode() in data and (bare := without_cache_marks(message)) is not message:
+        return digest_of(bare)
+    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
 def chain(messages: Iterable[Message]) -> list[bytes]:
     """Compute the digest of every prefix; the n-th (from 0) covers the first n+1 messages. 400 kB take 0.8 ms."""
     return links(map(message_digest, messages))
@@ -108,9 +129,9 @@ def run_ends(messages: Sequence[Message], digests: Sequence[bytes], whose: str) 
     """
     owner = blake2b(whose.encode("utf-8", "surrogatepass")).digest()
     spoken = [at for at, message in enumerate(messages) if not is_result(message)]
-    runs = (spoken[end - RUN : end] for end in range(RUN, len(spoken) + 1))
-    joined = ((b"".join(digests[at] for at in run), run[-1] + 1) for run in runs)
-    return {blake2b(owner + each, digest_size=DIGEST_BYTES).digest(): end for each, end in joined}
+    runs = zip(*([digests[at] for at in spoken[first:]] for first in range(RUN)), strict=False)
+    joined = zip(map(b"".join, runs), spoken[RUN - 1 :], strict=True)
+    return {blake2b(owner + run, digest_size=DIGEST_BYTES).digest(): last + 1 for run, last in joined}
 
 
 def overlap(run: Sequence[str], messages: Sequence[Message], digests: Sequence[bytes], end: int) -> int | None:
