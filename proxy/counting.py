@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelKey, ModelProfile, Trust, value_of
 from proxy.backends.windows import CutSeen
-from proxy.compaction.decision import Forward, decide, needs_count
+from proxy.compaction.decision import Forward, decide
 from proxy.core.history.checkpoint import NO_DIGESTS, Digests
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
@@ -100,12 +100,9 @@ class Counting:
             await job.read_profile(fresh=True)
             if job.profile.window != before:
                 job.record_measured()
-        if job.budget is None or job.estimate.source == "backend":
-            return
-        if needs_count(job.budget, job.facts):
-            await self._count_exactly(job, EXACT_TIMEOUT)
-        else:
-            self.count_soon(job)  # while the history is shortened: a smaller margin leaves recall more room
+        if job.budget is not None and job.estimate.source != "backend":
+            # Also where the history has to be shortened in any case: how far is planned by what the count teaches.
+            await asyncio.wait({self.count_soon(job)}, timeout=EXACT_TIMEOUT)
 
     async def confirm_count(self, job: Job) -> None:
         """Give the backend a moment to count a prompt on whose estimate a decision depends."""
@@ -129,9 +126,9 @@ class Counting:
         if with_it is not None and without is not None:
             attempt.completion_tokens = max(1, with_it - without + 1) + attempt.dropped
 
-    def count_soon(self, job: Job) -> None:
+    def count_soon(self, job: Job) -> asyncio.Task[None]:
         """Have the backend count in the background: its figure becomes the anchor of later prompts."""
-        spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
+        return spawn(self._count_exactly(job, 10 * EXACT_TIMEOUT), name="exact-count")
 
     async def _count_exactly(self, job: Job, seconds: float) -> None:
         body = job.prompt.body()

@@ -208,6 +208,9 @@ class Resumer:
             return None
         last = rounds == MOST_SEARCHES
         meter = self._counting.meter
+        await self._counting.confirm_count(
+            job
+        )  # without it, the estimate's margin alone may leave no room for a result
         found = await answer_calls(job, answer, search.calls, meter, self._attempts.addons, last=last)
         job.prompt = replace(job.prompt, searched=[*job.prompt.searched, *found])
         await self._counting.recount(job)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from proxy.compaction.budget import ContextBudget, Growth
-from proxy.core.history.turns import is_result
 from proxy.core.request import CompactionRequest, Message
 
 NEAR = 1 / 2
@@ -97,14 +96,6 @@ def _requested_goal(budget: ContextBudget, tokens: int, wanted: CompactionReques
     """Return the prompt tokens to compact to at the client's request, or None if it does not want that yet."""
     trigger = tokens if wanted.now else wanted.trigger
     return None if trigger is None or tokens < trigger else min(budget.goal, int(trigger * budget.target))
-
-
-def needs_count(budget: ContextBudget | None, facts: Facts) -> bool:
-    """Return whether to wait for an exact count: the error may decide, or how far an unread result is shortened depends on it."""
-    facts = facts._replace(cramped=False)  # not for the sake of passages
-    surely = isinstance(decide(budget, facts._replace(tokens=facts.lowest, upper=facts.tokens)), Compact)
-    possible = isinstance(decide(budget, facts._replace(tokens=facts.upper)), Compact)
-    return possible and (not surely or any(map(is_result, facts.history[-1:])))
 
 
 def decide_next(budget: ContextBudget, facts: Facts, grown: Growth, *, recalled: int = 0) -> Decision:

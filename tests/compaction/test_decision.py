@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.budget import ContextBudget, Growth
-from proxy.compaction.decision import NEAR, Compact, Decision, Facts, Forward, Refuse, decide, decide_next, needs_count
+from proxy.compaction.decision import NEAR, Compact, Decision, Facts, Forward, Refuse, decide, decide_next
 from proxy.core.request import CompactionRequest
 
 BUDGET = ContextBudget(window=1000)
@@ -55,21 +55,6 @@ def test_a_prompt_is_compacted_for_one_of_these_reasons(facts: Facts, decision: 
 )
 def test_what_is_too_long_after_a_compaction_is_refused_if_nobody_else_would(facts: Facts, decision: Decision) -> None:
     assert decide(BUDGET, facts, compacted=True) == decision
-
-
-@pytest.mark.parametrize(
-    ("facts", "counts"),
-    [
-        (Facts(700, 799), False),
-        (Facts(700, 800), True),
-        (Facts(810, 825), True),  # by the lower bound it is not due
-        (Facts(810, 820), False),
-        (Facts(810, 820, history=[{"role": "tool", "content": "x"}]), True),
-        (Facts(600, 650, cramped=True), False),
-    ],
-)
-def test_an_exact_count_is_wanted_where_it_may_decide(facts: Facts, counts: bool) -> None:
-    assert needs_count(BUDGET, facts) is counts
 
 
 # -- the next turn
