@@ -89,8 +89,7 @@ class Counting:
     async def refresh(self, job: Job) -> None:
         """Refresh the facts before a decision about a prompt, as far as they matter: the current window, and the count.
 
-        Most prompts are so far from a compaction that nothing is refreshed. The backend gets a moment to count if the decision
-        depends on the estimate's error.
+        Most prompts are so far from a compaction that nothing is refreshed. The backend gets a moment to count the others.
         """
         facts = job.facts
         if isinstance(decide(job.budget, facts._replace(tokens=facts.upper)), Forward):

@@ -216,7 +216,7 @@ class Spent:
     """Remedies already used by one client's request, over all its attempts, streamed or not."""
 
     waited: bool = False
-    """Whether it has already waited for the memory that slots share."""
+    """Whether it has waited for the memory that slots share; reset like `shortened`, as others may have filled it again."""
     bounded: int | None = None
     """Figure that may be the window less the bound of the answer; the bound was lowered to find out."""
     counted: bool = False
@@ -253,13 +253,14 @@ class Spent:
     def answered(self) -> None:
         """Reset the counts in a row: the backend accepted the prompt and produced output."""
         self.shortened = self.retries = 0
+        self.waited = False
 
 
 def remedy(refusal: Refusal, spent: Spent) -> Remedy:
     """Choose the remedy for a refusal, and record it as spent.
 
-    This terminates whatever backends answer: a bound is lowered once, shared memory is waited for once, each feature is given up
-    once, each other way to continue is taken once, and shortening is limited until the model produces output.
+    This terminates whatever backends answer: a bound is lowered once, each feature is given up once, each other way to continue is
+    taken once, and waiting for shared memory and shortening are limited until the model produces output.
     """
     feature, todo = refusal.feature, Remedy.GIVE_UP
     if refusal.overflow is not None:

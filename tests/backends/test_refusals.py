@@ -271,3 +271,4 @@ def test_whatever_a_backend_refuses_a_request_is_sent_a_bounded_number_of_times(
     assert done.count(Remedy.OTHER_WAY) <= len(Continuation)
     spent.answered()
     assert remedy(Refusal(overflow=TOO_LONG), spent) is Remedy.SHORTEN, "the model spoke: it may be shortened anew"
+    assert remedy(Refusal(overflow=POOL_FULL, roomy=True), spent) is Remedy.WAIT
