@@ -130,6 +130,11 @@ class Prompt:
         return laid_out(self.system, history, place, began, tools=bool(self.request.body.get("tools")))
 
     @property
+    def beginning(self) -> str:
+        """Digest of the checkpoint that it begins with, in hexadecimal digits; empty if there is none."""
+        return "" if self.checkpoint is None else self.checkpoint.digest.hex()
+
+    @property
     def conversation(self) -> Sequence[Message]:
         """All known messages of the conversation, the archived ones first."""
         return [*self.archived, *self.sent] if self.archived else self.sent

@@ -37,7 +37,7 @@ class LargerWindow(AddOn):
         names = [link.hex() for link in reversed(links)]
         mark = await self._store.document(_owner(job.exchange.tenant), *names) or {}
         shrunk = budget is not None and job.estimate.tokens < budget.due * NEAR
-        if shrunk or mark.get("checkpoint") != _checkpoint(job):
+        if shrunk or mark.get("checkpoint") != job.prompt.beginning:
             mark = {}
             # Not where there is a mark: in memory that takes one model, it would take the place of the other.
             if job.profile.provisional and job.outcome.observers:  # they are none if a request is only explained
@@ -87,7 +87,7 @@ class LargerWindow(AddOn):
         if any(outcome.each("moved")):
             # Under the message before the newest user message, which clients may rewrite later.
             name = first.prompt.links[(newest_user(first.prompt.sent) or 1) - 1].hex()
-            mark = {"to": [*job.key], "checkpoint": _checkpoint(first)}
+            mark = {"to": [*job.key], "checkpoint": first.prompt.beginning}
             await self._store.put_document(_owner(job.exchange.tenant), name, mark)
 
     @override
@@ -99,7 +99,3 @@ class LargerWindow(AddOn):
 
 def _owner(tenant: str) -> str:
     return f"{tenant}|moved"
-
-
-def _checkpoint(job: Job) -> str:
-    return "" if job.prompt.checkpoint is None else job.prompt.checkpoint.digest.hex()

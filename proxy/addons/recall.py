@@ -79,7 +79,8 @@ _MARKS = 48
 class _Turn:
     """Decision for a turn, valid under one checkpoint: the block, if any, and whether it stays once the turn is over."""
 
-    checkpoint: bytes | None
+    beginning: str
+    """Digest of that checkpoint; empty if there was none."""
     block: Block | None
     stays: bool | None = None
     capped: int = 0
@@ -120,13 +121,13 @@ class Recaller(AddOn):
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         capped = len(prompt.capped)
-        if turn is not None and turn.checkpoint == _digest(job) and (turn.block is not None or turn.capped == capped):
+        if turn is not None and turn.beginning == prompt.beginning and (turn.block or turn.capped == capped):
             blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
             block = await self._fitted(job, await self._needed(job, newest), placed, earlier, reserve)
-            self._remember(key, _Turn(_digest(job), block, capped=capped))
+            self._remember(key, _Turn(job.prompt.beginning, block, capped=capped))
         _record(job, job.outcome.clock() - since)
 
     @override
@@ -148,7 +149,7 @@ class Recaller(AddOn):
             more = round(self._step(job) - block.tokens)
             if isinstance(decide(job.budget, job.facts.plus(more)._replace(passing=0)), Compact):
                 return False
-            self._remember((job.scope, prompt.links[newest]), _Turn(_digest(job), None, capped=len(prompt.capped)))
+            self._remember((job.scope, prompt.links[newest]), _Turn(prompt.beginning, None, capped=len(prompt.capped)))
             await self._insert(job, RecalledBlocks(self._staying(job, newest)))
         _record(job)
         return True
@@ -195,7 +196,7 @@ class Recaller(AddOn):
         found = dict[int, Block]()
         for index in range(prompt.lost - len(prompt.archived), newest):
             turn = self._turns.get((job.scope, prompt.links[index]))
-            if turn is None or turn.block is None or turn.checkpoint != _digest(job):
+            if turn is None or turn.block is None or turn.beginning != prompt.beginning:
                 continue
             if turn.stays is None:
                 tokens_after = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
@@ -338,11 +339,6 @@ class Recaller(AddOn):
 
     def _remember(self, key: tuple[str, bytes], turn: _Turn) -> None:
         self._turns.put(key, turn, _TURN + 4 * (len(turn.block.text) if turn.block else 0))
-
-
-def _digest(job: Job) -> bytes | None:
-    """Return the digest of the checkpoint that the prompt begins with, or None if there is none."""
-    return None if job.prompt.checkpoint is None else job.prompt.checkpoint.digest
 
 
 def _reads_anew(job: Job) -> bool:

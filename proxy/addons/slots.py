@@ -79,7 +79,7 @@ class _Slot:
         self.saved = not job.ahead or (job.rewrites and self.saved)
         self.used = now if keys and not job.rewrites else self.used
         self.stem = keys[(newest_user(job.prompt.sent) or 1) - 1] if keys else ""
-        self.checkpoint, self.opening = _digest_of(job), _opening_of(job) if keys else 0
+        self.checkpoint, self.opening = job.prompt.beginning, _opening_of(job) if keys else 0
 
 
 @dataclass(slots=True)
@@ -225,7 +225,7 @@ class SlotKeeper(AddOn):
 
         Without keys, the slot is for another prompt, such as a transcript to be summarised.
         """
-        free, digest = await self._free(engine, job.route), _digest_of(job)
+        free, digest = await self._free(engine, job.route), job.prompt.beginning
         job.progress.waits_for = FREE_SLOT if free == [] else ""
         if not free:
             return None
@@ -328,8 +328,3 @@ def _keys(scope: str, links: Sequence[bytes]) -> list[str]:
 def _opening_of(job: Job) -> int:
     tools = job.prompt.request.body.get("tools")
     return hash(dumps([*job.prompt.system, tools])) if job.prompt.system or tools else 0
-
-
-def _digest_of(job: Job) -> str:
-    """Return the digest of the checkpoint that a prompt begins with, in hexadecimal; empty if there is none."""
-    return "" if job.prompt.checkpoint is None else job.prompt.checkpoint.digest.hex()
