@@ -176,8 +176,7 @@ class Outcome:
     sent: SentPrompt = field(default_factory=SentPrompt)
     shortened: Compactions = field(default_factory=Compactions)
     mended: Counter[str] = field(default_factory=Counter)
-    """Repaired tool calls: read back from text (`leaked`), or left out because the answer had already made them
-    (`repeated`)."""
+    """Repaired tool calls: read back from text (`leaked`), or left out because the answer had already made them (`repeated`)."""
     first_byte: float | None = None
     seconds: float = 0.0
     usage: Mapping[str, Any] | None = None
@@ -240,14 +239,16 @@ class Outcome:
             sent.tokens_before = tokens
         self.add("measured", tokens=tokens, window=window, tools=tools)
 
-    def record_compacted(self, **result: Any) -> None:
+    def record_compacted(self, **fields: Any) -> None:
         """Record the end of a compaction. If it gained nothing, its tokens after equal those before.
 
         Args:
-            result: fields of the API's object `Reduced`; the figures before and after are those of the history, or of the text
-                that an answer is resumed from, and `cut` is as `Compactions.cut_earlier`.
+            fields: those of the API's object `Reduced`, but its ratio; the figures before and after are those of the history, or of
+                the text that an answer is resumed from, and `cut` is as `Compactions.cut_earlier`.
         """
-        done = self.shortened
+        done, ratio = self.shortened, fields["tokens_after"] / max(1, fields["tokens_before"])
+        result = {"results_cleaned": 0, "summary": "", "cut": (0, 0), **fields, "ratio": round(ratio, 4)}
+        result["seconds"] = round(fields["seconds"], 3)
         if (gain := result["tokens_before"] - result["tokens_after"]) > 0:
             done.saved += gain
             done.saved_answer += gain if result["rungs"] == ANSWER_RUNGS else 0

@@ -205,16 +205,13 @@ class DocumentReader(AddOn):
         messages = divided.with_notes(f"<{_TAG}>\n{notes}\n</{_TAG}>")
         job.outcome.record_compacted(
             kind="read",
-            results_cleaned=0,
             messages_before=len(divided.messages),
             messages_after=len(messages),
             tokens_before=before,
             tokens_after=round(sum(cost(messages))),
-            ratio=round(sum(cost(messages)) / before, 4),
-            seconds=round(job.outcome.clock() - since, 3),
+            seconds=job.outcome.clock() - since,
             summary="written",
             rungs=("read in parts",),
-            cut=(0, 0),
         )
         job.request = replace(job.request.changed(messages=messages), restored=(), edits=())
         await self._preparer.prepare_again(job)

@@ -309,14 +309,11 @@ class Resumer:
         written = (self._text if self._answer.unplaced else self._thought).written
         self._job.outcome.record_compacted(
             kind="compacted",
-            results_cleaned=0,
             messages_before=1,
             messages_after=1,
             tokens_before=before,
             tokens_after=after,
-            ratio=round(after / max(1, before), 4),
-            seconds=round(self._seconds, 3),
+            seconds=self._seconds,
             summary="written" if written else "extract",
             rungs=ANSWER_RUNGS,
-            cut=(0, 0),
         )
