@@ -12,11 +12,11 @@ This is on by default: such definitions leave no room for a conversation, and ev
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from typing_extensions import override
 
@@ -27,6 +27,7 @@ from proxy.core.history.turns import calls_of, newest_user
 from proxy.core.jsontext import dumps, is_heavy
 from proxy.core.piece import CallPart, arguments_of
 from proxy.core.request import Request, leading_system
+from proxy.dialects.bodies import function_of
 from proxy.emulation.forms import Written
 from proxy.emulation.offer import NO_TOOLS, offer_of
 from proxy.emulation.prompt import signature
@@ -60,6 +61,7 @@ NO_QUERY = (
     'The arguments hold no query. Call the tool with {"query": "names of tools, or words for what is to be done"}.'
 )
 _NOT_CALLED = "The tool was not called: {}. Call it once more, as it is defined (? marks optional parameters):"
+_PutNames: TypeAlias = Callable[[Sequence[str]], Awaitable[bool]]
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NAMES = re.compile(r"\w(?:[\w.:/-]*\w)?")
 
@@ -82,8 +84,8 @@ class ToolsOnDemand(AddOn):
         kind: Literal["tools", "on_demand"] = "tools"
         changed: Sequence[Any]
         if len(tools) >= _FEW and may_offer(job, request):
-            found = await self._found(job)
-            listing = await offload_if(heavy, _Listing, job, offered, room, found)
+            found, put = await self._found(job)
+            listing = await offload_if(heavy, _Listing, job, offered, room, found, put)
             listing.record(job)
             kind, changed = "on_demand", listing.tools
         else:
@@ -98,46 +100,38 @@ class ToolsOnDemand(AddOn):
         for link in links if outcomes else ():
             await self._store.drop_document(f"{scope}|tools", link.hex())
 
-    async def _found(self, job: Job) -> "_Found":
-        """Read the names of tools looked up in the conversation, stored under the newest link that its history shares."""
+    async def _found(self, job: Job) -> tuple[Sequence[str], _PutNames]:
+        """Read the names of tools looked up in the conversation, stored under the newest link that its history shares.
+
+        Also returns what stores all names for its next request.
+        """
         messages, owner = job.request.messages[leading_system(job.request.messages) :], f"{job.scope}|tools"
         links = [link.hex() for link in await offload_if(is_heavy(messages), chain, messages)] or [""]
         stored = await self._store.document(owner, *links[::-1])
         # Store under the message before the newest user message, which clients may rewrite later.
         link = links[(newest_user(messages) or 1) - 1]
-        return _Found(self._store, owner, link, [] if stored is None else stored["names"])
-
-
-@dataclass(slots=True)
-class _Found:
-    """Names of tools that a conversation has looked up, and the link of its history under which they are stored."""
-
-    store: Store
-    owner: str
-    link: str
-    names: Sequence[str]
-
-    async def put(self, names: Sequence[str]) -> None:
-        """Store all names for the conversation's next request."""
-        await self.store.put_document(self.owner, self.link, {"names": [*names]})
+        return (stored or {}).get("names", ()), lambda names: self._store.put_document(owner, link, {"names": [*names]})
 
 
 class _Listing:
     """Tools of one prompt, either defined in it or listed by a line. It may take long to make."""
 
-    def __init__(self, job: Job, offered: OfferedTools, room: int, found: _Found) -> None:
-        """Divide the tools within `room` bytes; calls that Spillway answers or checks are added to `offered.builtin`."""
+    def __init__(self, job: Job, offered: OfferedTools, room: int, found: Sequence[str], put: _PutNames) -> None:
+        """Divide the tools within `room` bytes; calls that Spillway answers or checks are added to `offered.builtin`.
+
+        `found`: names of tools that the conversation has looked up; `put` stores them.
+        """
         tools, received = offered.request.body["tools"], {tool_name(tool): tool for tool in job.request.body["tools"]}
         functions = offer_of({"tools": tools})
         names = () if functions is None else (name for name in functions.tools if name not in offered.builtin)
         most = 0 if job.settings.policy == "local" else room // 8
-        self._found = found
+        self._put = put
         self._forms = {name: _form(received[name], most) for name in names}
         """Definitions by name: as received, or shortened if they are long."""
         first = _first(self._forms, room // 2)
         lines = {name: form for name, form in self._forms.items() if name not in first}
         self._offer = offer_of({"tools": list(map(_strict, diet([*lines.values()])))}) or NO_TOOLS
-        self._known = [*dict.fromkeys(name for name in (*found.names, *_picked(job.request)) if name in lines)]
+        self._known = [*dict.fromkeys(name for name in (*found, *_picked(job.request)) if name in lines)]
         """Names of listed tools that are defined after all because they were looked up or called, in that order."""
         self._explained: set[str] = set()
         others = [tool for tool in tools if tool_name(tool) not in self._forms]
@@ -200,7 +194,7 @@ class _Listing:
             job.prompt = replace(prompt, request=prompt.request.changed(tools=defined))
         job.outcome.add("tools_given", why=why, tools=len(names))
         self.record(job)
-        await self._found.put(self._known)
+        await self._put(self._known)
 
     def record(self, job: Job) -> None:
         """Record how many of the tools are defined in full."""
@@ -272,8 +266,7 @@ def _finder(name: str, forms: Mapping[str, Any], room: int) -> dict[str, Any]:
         lines.append(line)
     query = {"type": "string", "description": "Names of tools, or words for what is to be done."}
     parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
-    function = {"name": name, "description": "\n".join(lines), "parameters": parameters}
-    return {"type": "function", "function": function}
+    return function_of(name, {"description": "\n".join(lines)}, parameters)
 
 
 def _line(name: str, about: Any, width: int) -> str:
