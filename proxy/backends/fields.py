@@ -27,25 +27,11 @@ _WINDOWS = {
     for name in names.split()
 }
 """Meaning of a window by its field's name without underscores: the loaded instance's, the allowed, or the trained one."""
-_INSIDE = frozenset(
-    [
-        "meta",
-        "parameters",
-        "recipe_options",
-        "details",
-        "config",
-        "load_config",
-        "top_provider",
-        "limits",
-        "model_info",
-        "capabilities",
-        "architecture",
-        "default_generation_settings",
-        "model_spec",
-        "info",
-        "model_config",
-    ]
+_NESTED = (
+    "architecture capabilities config default_generation_settings details info limits load_config meta model_config model_info "
+    "model_spec parameters recipe_options top_provider"
 )
+_INSIDE = frozenset(_NESTED.split())
 """Names of nested objects in which servers report more about a model."""
 
 _STATE = r"\.(?:ssm\.state_size|wkv\.head_size|shortconv\.l_cache|kda\.head_dim|attention\.sliding_window)"

@@ -26,7 +26,6 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, valu
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import NONE, Thinking
 
-_EFFORTS = ("low", "medium", "high")
 _Entry: TypeAlias = tuple[JsonObject, list[JsonObject]]
 """An entry of the native list, and those of its loaded instances to which a name refers."""
 _UNKNOWN: _Entry = {}, []
@@ -113,7 +112,7 @@ class LmStudio(Backend):
             return {}
         if thinking.on is False:
             return {"reasoning_effort": NONE}
-        effort = thinking.nearest(_EFFORTS) or ("medium" if thinking.on else "")
+        effort = thinking.of_three or ("medium" if thinking.on else "")
         return {"reasoning_effort": effort} if effort else {}
 
 

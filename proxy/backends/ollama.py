@@ -33,7 +33,6 @@ _PS = Probe("GET", "/api/ps")
 _RENDERER = re.compile(r'^RENDERER\s+"?([\w.-]+)', re.MULTILINE)
 _PREFILLING = ("qwen3.5", "qwen3-coder", "qwen3-vl", "cohere", "laguna", "lfm2", "olmo3")
 """Prefixes of the names of renderers that leave a trailing assistant message open (0.33)."""
-_EFFORTS = ("low", "medium", "high")
 _USABLE, _WEIGHTS, _BUFFERS = 0.9, 1.05, 2**30
 """Share of memory assumed usable; size of the weights in it, as a multiple of their file; bytes for other buffers."""
 _NUM_CTX = re.compile(r'^[ \t]*num_ctx\s+"?([0-9]{1,12})\b', re.MULTILINE)
@@ -161,7 +160,7 @@ class Ollama(Backend):
         """
         if thinking.on is False:
             return {"think": False}
-        effort = thinking.nearest(_EFFORTS) if value_of(profile.thinks) else ""
+        effort = thinking.of_three if value_of(profile.thinks) else ""
         return {"think": effort} if effort else {}
 
 

@@ -11,8 +11,6 @@ from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust, valu
 from proxy.core.jsontext import JsonObject, dig
 from proxy.core.request import Thinking
 
-_EFFORTS = ("low", "medium", "high")
-"""Efforts that every version accepts, and gpt-oss knows."""
 _COUNTED = (
     *("model", "messages", "tools", "add_generation_prompt", "continue_final_message"),
     *("add_special_tokens", "chat_template", "chat_template_kwargs"),
@@ -68,7 +66,7 @@ class Vllm(Backend):
         The bound is separate (`thinking_bound`), because it may be refused.
         """
         options: JsonObject = {} if thinking.on is None else {"chat_template_kwargs": {"enable_thinking": thinking.on}}
-        return {**options, "reasoning_effort": effort} if (effort := thinking.nearest(_EFFORTS)) else options
+        return {**options, "reasoning_effort": effort} if (effort := thinking.of_three) else options
 
     @override
     def thinking_bound(self, tokens: int, body: Mapping[str, Any], profile: ModelProfile) -> JsonObject:

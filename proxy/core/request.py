@@ -146,15 +146,10 @@ class Thinking:
     openai: str = ""
     """OpenAI's own value, if the client used it; otherwise empty."""
 
-    def nearest(self, known: tuple[str, ...]) -> str:
-        """Return the highest effort up to the client's that a backend knows, or else its lowest; empty if the client set none.
-
-        `known` is in the order of `EFFORTS`.
-        """
-        if not self.effort:
-            return ""
-        least, *_ = known
-        return max((each for each in known if _rank(each) <= _rank(self.effort)), key=_rank, default=least)
+    @property
+    def of_three(self) -> str:
+        """The nearest of the efforts that every server knows, `low`, `medium` and `high`; empty if the client set none."""
+        return {"minimal": "low", "xhigh": "high", "max": "high"}.get(self.effort, self.effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +266,3 @@ def effort_in(fields: Mapping[str, Any], name: str) -> str:
     """Read an effort from a field; empty if it is not one of `EFFORTS`."""
     text = fields.get(name)
     return text if text in EFFORTS else ""
-
-
-def _rank(effort: str) -> int:
-    return EFFORTS.index(effort)
