@@ -106,17 +106,20 @@ class HistoryView:
         found = (each for each in reversed(self.history.conversations.values()) if self.viewer.sees(each.tenant))
         return list(islice(found, limit))
 
-    def conversation(self, name: str, lost: Conversation | None = None) -> Conversation:
-        """Find a conversation; `lost` is used if memory no longer has it.
+    def conversation(self, name: str, lost: Conversation | None = None, *, content: bool = False) -> Conversation:
+        """Find a conversation; `lost` is used if memory no longer has it, and with `content` its messages will be shown.
 
         Raises:
             NotFound: no such conversation that this viewer may see.
+            Forbidden: the viewer may not read its messages.
         """
         conversation = self.history.conversations.get(name) or lost
         if conversation is None or not self.viewer.sees(conversation.tenant):
             raise NotFound(
                 f"There is no conversation {name!r} in memory; an older one comes back with its next request."
             )
+        if content:
+            self.viewer.check_reads(conversation.tenant)
         return conversation
 
     def record(self, name: str) -> RequestRecord:

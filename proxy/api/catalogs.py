@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from proxy.dialects.messages.request import EDITS
+from proxy.shaping.agent import SHORT
 
 # Only these two get it. Clients that trust the figure (Cline, Ollama's clients, scripts that split texts) would send
 # more than fits. With it, Claude Code ran 270 steps (215,000 tokens) in a window of 16k without compacting.
@@ -30,17 +31,8 @@ _TOOL_OUTPUT = (1_000, 10_000)
 """Tokens of a tool's output that Codex sends to the model: the least, and the most, which is its default."""
 _TOOL_OUTPUT_SHARE = 1 / 8
 """Share of the true window for a tool's output, within these bounds."""
-_INSTRUCTIONS = """\
-You are Codex, a coding agent that works in the user's terminal and workspace.
-
-- Do the task with the tools you are offered, and go on until it is done; ask only where you cannot find out yourself.
-- Before you change a file, read what it says now. Make the smallest change that is right, in the style of what is there, \
-and leave what does not belong to the task alone.
-- Prefer `rg` to find things, and read parts of large files, not all of them.
-- Check your work: run the tests, or what comes nearest to them, and mend what fails.
-- Never undo changes that are not yours. Do not commit unless you are told to.
-- Obey `AGENTS.md` files: each holds for the folder it is in and all below.
-- End with a short account of what you did, what you checked, and what is left. Name files by their paths."""
+_INSTRUCTIONS = f"""{SHORT.format(name="Codex, ")}
+- Prefer `rg` to find things. Obey `AGENTS.md` files: each holds for the folder it is in and all below."""
 """Instructions for Codex; its own take 4,000 tokens, a quarter of a small window."""
 
 

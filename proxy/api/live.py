@@ -103,8 +103,7 @@ async def delete_conversation(on: On, view: View, conversation: str) -> Response
 @router.get("/spillway/conversations/{conversation}/summary", responses=answers("Summary"))
 async def summary(on: On, view: View, conversation: str) -> Response:
     """Show the summary that replaces the part of a conversation that no longer fits."""
-    found = view.conversation(conversation)
-    view.viewer.check_reads(found.tenant)
+    found = view.conversation(conversation, content=True)
     return as_json(await on.summaries.read(found))
 
 
@@ -124,8 +123,7 @@ async def forget_summary(on: On, view: View, conversation: str) -> Response:
 )
 async def compact(on: On, view: View, conversation: str, exchange: Public) -> Response:
     """Compact a conversation now; everyone who may read it may do so."""
-    found = view.conversation(conversation)
-    view.viewer.check_reads(found.tenant)
+    found = view.conversation(conversation, content=True)
     fields = loads_object(await exchange.body(_LONGEST_REQUEST) or b"{}")
     focus = (fields or {}).get("focus", "")
     if fields is None or not isinstance(focus, str):
@@ -136,8 +134,7 @@ async def compact(on: On, view: View, conversation: str, exchange: Public) -> Re
 @router.get("/spillway/conversations/{conversation}/export", response_class=PlainTextResponse)
 async def export(on: On, view: View, conversation: str) -> Response:
     """Write a conversation as Markdown."""
-    found = view.conversation(conversation)
-    view.viewer.check_reads(found.tenant)
+    found = view.conversation(conversation, content=True)
     return PlainTextResponse(
         await on.summaries.export(found), media_type="text/markdown", headers={"cache-control": "no-store"}
     )
@@ -146,8 +143,7 @@ async def export(on: On, view: View, conversation: str) -> Response:
 @router.get("/spillway/conversations/{conversation}/pins", responses=answers("Pins"))
 async def pins(on: On, view: View, conversation: str) -> Response:
     """List the pins of a conversation."""
-    found = view.conversation(conversation)
-    view.viewer.check_reads(found.tenant)
+    found = view.conversation(conversation, content=True)
     return as_json(await on.pins.read(found))
 
 
@@ -156,8 +152,7 @@ async def pins(on: On, view: View, conversation: str) -> Response:
 )
 async def change_pins(on: On, view: View, conversation: str, exchange: Public) -> Response:
     """Replace the pins of a conversation that viewers set; everyone who may read it may do so."""
-    found = view.conversation(conversation)
-    view.viewer.check_reads(found.tenant)
+    found = view.conversation(conversation, content=True)
     texts = (loads_object(await exchange.body(_LONGEST_PINS)) or {}).get("pins")
     if not isinstance(texts, list) or not all(isinstance(text, str) and text.strip() for text in texts):
         raise BadRequest('The body must be {"pins": ["…"]}.', param="pins")

@@ -29,22 +29,20 @@ _UNTIL = "2318-01-01T00:00:00Z"
 """Placeholder for the time when a model will be unloaded, which no backend reports."""
 _FAMILY = "llama"
 
-OllamaHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any]]]
-OwnedHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any] | None]]
+OllamaHandler = Callable[[Services, Exchange], Awaitable[dict[str, Any] | None]]
 router = APIRouter(tags=["ollama"], dependencies=[Depends(bearer)])
 
 
 def _route(
-    method: str, path: str, schema: str, *, owned: OwnedHandler | None = None, **extra: Any
+    method: str, path: str, schema: str, *, always: bool = False, **extra: Any
 ) -> Callable[[OllamaHandler], None]:
-    """Answer at a path if no backend owns it; otherwise answer with the result of `owned`, or let the owner answer if it is None."""
+    """Answer at a path, or let the backend answer that owns it; `always`: let it answer only if there is no answer here."""
 
     def add(answer: OllamaHandler) -> None:
         async def endpoint(on: On, exchange: Authorized) -> Response:
-            if await on.relay.router.owner(exchange.path) is None:
-                return as_json(await answer(on, exchange))
-            if owned is not None and (amended := await owned(on, exchange)) is not None:
-                return as_json(amended)
+            asked = always or await on.relay.router.owner(exchange.path) is None
+            if asked and (answered := await answer(on, exchange)) is not None:
+                return as_json(answered)
             await on.relay.passthrough(exchange)
             return AlreadySent()
 
@@ -85,8 +83,24 @@ async def _loaded(on: Services, _: Exchange) -> dict[str, Any]:
     }
 
 
+@_route("POST", "/api/show", "Shown", always=True, **takes("ShowRequest", "model"))
+async def _show(on: Services, exchange: Exchange) -> dict[str, Any] | None:
+    """Describe one model in Ollama's form; one of an Ollama in its own words, but with the loaded window, not the trained one."""
+    body = loads_object(await exchange.peek(on.settings.max_body)) or {}
+    field = "model" if "model" in body else "name"
+    route = await on.relay.router.route(text_in(body, field))
+    if not (await route.prober.backend()).speaks_ollama:
+        return await _described(on, exchange)
+    window, probe = (await route.known.profile()).window, Probe("POST", exchange.path, body | {field: route.model})
+    shown = mapping((await route.prober.runner.exchange(probe)).json)
+    info = mapping(shown.get("model_info"))
+    if window is None or not info:
+        return None
+    lengths = {name: window.value for name in info if name.endswith(".context_length")}
+    return {**shown, "model_info": info | lengths}
+
+
 async def _described(on: Services, exchange: Exchange) -> dict[str, Any]:
-    """Describe one model in Ollama's form."""
     body = object_in(await exchange.body(on.settings.max_body))
     name, table = text_in(body, "model") or text_in(body, "name"), await on.relay.router.table()
     route = table.get(name.removesuffix(":latest")) or table.get(name)
@@ -106,32 +120,6 @@ async def _described(on: Services, exchange: Exchange) -> dict[str, Any]:
         "capabilities": _capabilities(profile),
         "modified_at": _SINCE,
     }
-
-
-async def _shown_by_ollama(on: Services, exchange: Exchange) -> dict[str, Any] | None:
-    """Return Ollama's description of a model, with the loaded window instead of the trained one; None: pass the request on."""
-    body = loads_object(await exchange.peek(on.settings.max_body)) or {}
-    field = "model" if "model" in body else "name"
-    if not isinstance(body.get(field), str):
-        return None
-    route = await on.relay.router.route(body[field])
-    if not (await route.prober.backend()).speaks_ollama:
-        return await _described(on, exchange)
-    window = (await route.known.profile()).window
-    shown = mapping(
-        (await route.prober.runner.exchange(Probe("POST", exchange.path, body | {field: route.model}))).json
-    )
-    info = mapping(shown.get("model_info"))
-    if window is None or not info:
-        return None
-    lengths = {name: window.value for name in info if name.endswith(".context_length")}
-    return {**shown, "model_info": info | lengths}
-
-
-@_route("POST", "/api/show", "Shown", owned=_shown_by_ollama, **takes("ShowRequest", "model"))
-async def _show(on: Services, exchange: Exchange) -> dict[str, Any]:
-    """Describe one model in Ollama's form."""
-    return await _described(on, exchange)
 
 
 async def _profiles(on: Services) -> list[tuple[str, ModelProfile]]:
