@@ -78,7 +78,6 @@ _PROPS = {
     "build_info": MODEL,
     "is_sleeping": False,
 }
-_SLOT = {"id": 0, "n_ctx": WINDOW, "speculative": False, "is_processing": False}
 # `info.meta` is what Open WebUI shows and obeys: its own tools would not fit into the window.
 _MODEL = {
     "id": MODEL,
@@ -90,8 +89,7 @@ _MODEL = {
     "meta": {"n_ctx": WINDOW, "n_ctx_train": WINDOW},
     "info": {"meta": {"description": _DESCRIPTION, "capabilities": {"builtin_tools": False, "usage": True}}},
 }
-_MODELS = {"object": "list", "data": [_MODEL]}
-_FIXED = {"/health": {"status": "ok"}, "/props": _PROPS, "/slots": [_SLOT], "/models": _MODELS, "/v1/models": _MODELS}
+_FIXED = {"/props": _PROPS, "/v1/models": {"object": "list", "data": [_MODEL]}}
 """Replies served at a path, whatever the request."""
 
 

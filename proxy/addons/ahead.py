@@ -34,6 +34,7 @@ from proxy.counting import Counting
 from proxy.dialects.chat.request import reading_only
 from proxy.job import Ahead, Job
 from proxy.net.tasks import spawn
+from proxy.net.transport import body_of
 from proxy.net.upstream import ChatBody, Upstream
 from proxy.outcome import Event, Outcome, Telemetry
 from proxy.preparing import Preparer
@@ -54,6 +55,8 @@ MOST = 64
 """Most plans of all credentials together."""
 HEAVIEST = 4 * 2**20
 """Weight above which a history is not kept for a compaction ahead."""
+_ANSWER_BYTES = 2**20
+"""Bytes of an answer of one token, generously."""
 _SHARE = 4
 """Waiting plans take at most one fourth of the bytes that caches may."""
 
@@ -374,16 +377,9 @@ class AheadCompactor(AddOn):
         await self._compactor.addons.place(job)
         body = ChatBody(reading_only(job.prompt.body(), [*job.prompt.messages, *rest]))
         with suppress(ClientError, httpx.TransportError):
-            response = await job.route.upstream.send_chat(
-                job.route.known, job.backend_headers(job.route), body, ahead=True
-            )
-            stream = response.stream
-            assert isinstance(stream, httpx.AsyncByteStream)
-            try:
-                async for _ in stream:
-                    pass
-            finally:
-                await response.aclose()
+            headers = job.backend_headers(job.route)
+            response = await job.route.upstream.send_chat(job.route.known, headers, body, ahead=True)
+            await body_of(response, _ANSWER_BYTES)
 
 
 def _conversation(job: Job) -> tuple[str, bytes]:

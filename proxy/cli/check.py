@@ -17,7 +17,7 @@ from proxy.app import open_wire, upstreams
 from proxy.backends import LOCAL, backend_of
 from proxy.backends.base import MODELS, UNKNOWN, Probe, Reply
 from proxy.backends.ollama import Ollama
-from proxy.backends.profile import DEMANDS, SMALL, ModelProfile, Trust
+from proxy.backends.profile import SMALL, ModelProfile, Trust
 from proxy.cli import say
 from proxy.cli.serve import NOTHING_FOUND, discovered
 from proxy.cli.store import look
@@ -29,7 +29,6 @@ from proxy.net.loading import memory_here
 from proxy.net.transport import NO_HOST, NO_TLS, UNTRUSTED
 from proxy.net.upstream import Upstream
 from proxy.routing import Route, Router, is_managed, not_listed
-from proxy.shaping.repair import rules_for
 
 MOST_MODELS = 40
 """Most models of one backend that are probed one by one and printed; OpenRouter has hundreds, which its list describes."""
@@ -109,8 +108,10 @@ def run(settings: Settings, args: argparse.Namespace) -> int:
 
 
 def _as_json(seen: SeenBackend) -> dict[str, Any]:
-    models = {model: {**profile.as_json({}), "wants": _wants(model, profile)} for model, profile in seen.models.items()}
-    return {**asdict(replace(seen, models={})), "models": models}
+    return {
+        **asdict(replace(seen, models={})),
+        "models": {model: profile.as_json({}) for model, profile in seen.models.items()},
+    }
 
 
 async def _look(settings: Settings) -> tuple[list[SeenBackend], list[str]]:
@@ -259,12 +260,6 @@ def _of_kind(backend: SeenBackend) -> Iterator[Finding]:
         )
 
 
-def _wants(model: str, profile: ModelProfile) -> list[str]:
-    """Describe a model's demands on conversations, which Spillway meets by repairing them."""
-    rules = rules_for(model, profile.demands)
-    return [words for rule, words in DEMANDS.items() if getattr(rules, rule)]
-
-
 def _listed(models: Sequence[str]) -> str:
     return ", ".join(models[:3]) + (f" and {len(models) - 3} more" if len(models) > 3 else "")
 
@@ -279,10 +274,6 @@ def _print_all(
         say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     say(f"\nSettings: {', '.join(map(str, files)) or 'from the environment alone (there is no spillway.toml)'}")
     say(f"Store: {store}")
-    models = [(", ".join(_wants(model, profile)), model) for each in seen for model, profile in each.models.items()]
-    for words in filter(None, dict(models)):
-        who = _listed([model for wants, model in models if wants == words])
-        say(f"\n{printable(who)}: wants {words}. Spillway sees to that.")
     if not seen:
         say(f"\n{NOTHING_FOUND}. Looked at {', '.join(settings.discover)}.")
     for finding in findings:

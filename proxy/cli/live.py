@@ -191,9 +191,8 @@ def _replay(client: httpx.Client, args: argparse.Namespace) -> None:
         named = {} if args.model is None else {"model": args.model}
         turns = [_ask(client, "/spillway/explain", dumps({**each, **named})) for each in requests]
         window = max((each["window"] or 0 for each in turns), default=0)
-        shortened, full = (
-            next((n for n, each in enumerate(turns, 1) if told(each)), None) for told in (_due, _overfull)
-        )
+        due = [number for number, each in enumerate(turns, 1) if each["action"] == "due"]
+        full = [number for number, each in enumerate(turns, 1) if 0 < (each["window"] or 0) <= each["prompt_tokens"]]
         tokens = max((each["prompt_tokens"] for each in turns), default=0)
         rows.append(
             {
@@ -201,8 +200,8 @@ def _replay(client: httpx.Client, args: argparse.Namespace) -> None:
                 "turns": len(turns),
                 "largest": tokens,
                 "window": window or None,
-                "due": shortened,
-                "full": full,
+                "due": due[0] if due else None,
+                "full": full[0] if full else None,
             }
         )
     names = ("TURNS>", "LARGEST>", "SHORTENED FROM TURN>", "TOO LARGE FROM TURN>", "TITLE")
@@ -210,14 +209,6 @@ def _replay(client: httpx.Client, args: argparse.Namespace) -> None:
         (r["turns"], _of_window(r["largest"], r["window"]), r["due"] or "", r["full"] or "", r["title"]) for r in rows
     )
     _print(args, rows, [_table(names, cells)])
-
-
-def _due(explained: JsonObject) -> bool:
-    return bool(explained["action"] == "due")
-
-
-def _overfull(explained: JsonObject) -> bool:
-    return bool(explained["window"] and explained["prompt_tokens"] >= explained["window"])
 
 
 def _export(client: httpx.Client, args: argparse.Namespace) -> None:

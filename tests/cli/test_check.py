@@ -127,16 +127,6 @@ def test_where_nothing_is_wrong_it_says_so(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.endswith("\nNo problems found.\n")
 
 
-def test_it_says_what_models_want(capsys: pytest.CaptureFixture[str]) -> None:
-    with FAKES["llamacpp"]([FakeModel("gemma-3-4b", 32768)]) as fake:
-        assert main(["check", "--backend", fake.url]) == 0
-        words = "user and assistant to take turns, no system message but the first"
-        assert f"wants {words}. Spillway sees to that." in capsys.readouterr().out
-        main(["check", "--backend", fake.url, "--json"])
-        ((_, model),) = json.loads(capsys.readouterr().out)["backends"][0]["models"].items()
-        assert ", ".join(model["wants"]) == words
-
-
 @pytest.mark.parametrize("kind", ["ollama", "lmstudio", "llamacpp"])
 def test_a_window_that_is_only_a_default_is_found(kind: str, checked: Any, capsys: pytest.CaptureFixture[str]) -> None:
     small, large = FakeModel("m", 4096, trained_window=40960), FakeModel("m", 32768, trained_window=40960)
