@@ -8,7 +8,7 @@ from typing import Any
 
 from proxy.compaction import summary
 from proxy.compaction.asking import SMALLEST, Sliced, Summariser, request_summary
-from proxy.compaction.extract import extract
+from proxy.compaction.extract import extract, newer_statements
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
 from proxy.compaction.opening import Part, beginning, opening, parts_of, unfinished
@@ -168,7 +168,10 @@ class _Plan:
         # An earlier summary covers the questions before it.
         told = next((at for at, m in enumerate(messages) if is_summary(m)), 0)
         asked = [(at, m) for at, m in [*places][told:] if is_user(m) and id(m) not in covered]
-        return read_source(zone, visible, asked)
+        source = yield from read_source(zone, visible, asked)
+        # Neither the newest message, which may yet be edited, nor what follows it.
+        later = yield from read_source([m for m in messages[self.start : newest or 0] if is_user(m)], ())
+        return replace(source, newer=newer_statements(source, later))
 
 
 def summarise(

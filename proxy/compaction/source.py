@@ -54,8 +54,7 @@ HARD = 1.5
 """Weight from which a fact means something on its own, like a name, a number or a path."""
 _LONGEST_TEXT = 20_000
 """Characters of one message that are searched for facts. Longer ones are mostly pasted, and people type what they mean."""
-_LONGEST = 400
-_MOST_SENTENCES = 4_000
+_LONGEST, _MOST_SENTENCES, _ANSWERS = 400, 4_000, 3
 _OF_A_SENTENCE = 4
 """Facts of one sentence that count; with all of them, a list would outweigh everything that was said."""
 _USERS, _DATA = 2.0, 0.25
@@ -63,7 +62,6 @@ _FEW = 12
 """Longest subject, in words, that a later statement still matches if one of the words is missing there."""
 _COMMON = 3
 """Most messages that a word may occur in and keep its full weight; a word in more of them says less."""
-_ANSWERS = 3
 _ITEM = re.compile(r"\A(?:\d{1,3}[.)]|[-*•])\s+")
 _NUMBER = re.compile(r"\A\W*(?:[^\W\d]{1,8}\s)?\d{1,3}[.):]\s")
 """Number of an item or step, at its beginning."""
@@ -108,6 +106,8 @@ class Source:
 
     statements: tuple[Statement, ...] = ()
     """Statements of the user, in order; one that was corrected later is left out."""
+    newer: tuple[str, ...] = ()
+    """Statements of the user in the turns that stay which may change one of these."""
     users: tuple[TextFact, ...] = ()
     """The user's hard facts, the heaviest first; those in data are left out if there are heavier ones in prose."""
     all: tuple[TextFact, ...] = ()

@@ -8,14 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.compaction.compaction import compact
 from proxy.compaction.extract import extract, missing_statements
 from proxy.compaction.results import NOTE
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.source import HARD, facts_in, source_of
 from proxy.compaction.summary import block
 from proxy.core.history import marks
+from proxy.core.history.marks import is_summary
 from proxy.core.request import Message
-from tests.histories import assistant, call, histories, tool, user
+from tests.compaction.driver import BY, driven
+from tests.histories import assistant, call, histories, reduction_of, tool, user
 
 TOLD = [
     ("My sister is called Ingrid and she lives in Bergen.", ("Ingrid", "Bergen")),
@@ -127,6 +130,19 @@ def test_a_figure_never_stands_without_a_later_one_that_may_have_changed_it() ->
     talked = [message for text in told for message in (user(text), assistant("All right."))]
     made = [extracted(talked, limit) for limit in range(60, 500, 20)]
     assert not [text for text in made if old in text and new not in text]
+
+
+@pytest.mark.parametrize("reply", ["", "They talked about a party."])
+def test_what_the_kept_turns_may_have_changed_comes_last(reply: str) -> None:
+    """A weak model believes what stands nearest to the question, and a summary is sent after the kept turns."""
+    said = [each for each, _ in TOLD] + ["The band is called Blue Heron.", "My cousin Petra takes 300 photos."]
+    kept = ["Ulf likes Rome.", "The band is Silver Fox now. Always be brief.", "Petra takes 200 photos at most."]
+    told = [m for text in (*said, *kept) for m in (user(text), assistant("How interesting, do tell me more! " * 2))]
+    reduction = reduction_of([user("Hello!"), assistant("Hello!"), *told, user("The band has 4 players.")], 260)
+    done, _ = driven(compact(reduction, BY, limit=1e9, summarised=True), lambda _: reply)
+    written = next(message for message in done.messages if is_summary(message))
+    assert [m for m in done.messages if m in told][-6:] == told[-6:]
+    assert marks.section(written, marks.NEWER) == ["The band is Silver Fox now.", kept[2]]
 
 
 def test_days_stand_before_what_was_said_on_them() -> None:

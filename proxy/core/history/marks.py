@@ -21,13 +21,14 @@ NAMES = "Identifiers: "
 EXTRACT = "An extract, made by code:"
 """Beginning of a block written by code, not by a model."""
 QUOTES, MORE_QUOTES = "Facts and wishes of the user:", "More facts and wishes of the user:"
-"""Headings of verbatim statements of the user: in an extract, and after a summary that left them out.
+NEWER = "Newer facts and wishes of the user:"
+"""Headings of verbatim statements of the user: in an extract, after a summary that left them out, and from the kept turns.
 
 Noun phrases, because a small model (SmolLM2) continues "The user said:" as if it were a transcript.
 """
 DONE, CHANGED, OPEN_ITEMS = "Done so far, in order:", "Files changed:", "Left to do:"
 """Headings of the sections that code makes from tool calls and their results."""
-APPENDED = (f"{HEADING}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
+APPENDED = (f"{HEADING}\n", f"{NEWER}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\n", f"{DONE}\n", f"{MORE_QUOTES}\n")
 """Beginnings of the sections that code appends to a summary, the last one first."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """Filler messages of the user and the assistant, for templates in which the two must alternate."""
