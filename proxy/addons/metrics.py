@@ -1,10 +1,11 @@
 """Counters and histograms for `/metrics`, each one line that reads finished outcomes: figures and names, never prompts or keys."""
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import blake2b
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,11 +21,12 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.core.jsontext import dig
 from proxy.core.piece import as_count
-from proxy.outcome import Outcome
+from proxy.outcome import EVENTS, Outcome
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
 """Values of a metric's own labels, and the number to add or observe."""
 Sampler: TypeAlias = Callable[[Outcome], Iterable[Sample]]
+FieldSampler: TypeAlias = Callable[[Mapping[str, Any]], Iterable[Sample]]
 
 _FILLS = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 0.97, 1.0, 1.5, 2.0, 5.0)
 _SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
@@ -36,16 +38,15 @@ _MOST_MODELS, _MOST_OF_ONE = 256, 32
 _OTHER = "other"
 
 
-def _events(name: str, *labels: str, by: str = "") -> Sampler:
+def _events(name: str, *labels: str, by: str = "") -> tuple[str, FieldSampler]:
     """Count events of this name, labelled by these fields; `by`: field with the number that each event adds, else 1."""
-    return lambda o: [
-        (tuple(str(fields[label]) for label in labels), fields[by] if by else 1) for fields in o.each(name)
-    ]
+    assert name in EVENTS
+    return name, lambda fields: [(tuple(str(fields[label]) for label in labels), fields[by] if by else 1)]
 
 
-def _kinds(name: str) -> Sampler:
+def _kinds(name: str) -> tuple[str, FieldSampler]:
     """Count each kind listed by events of this name."""
-    return lambda o: [((kind,), 1) for fields in o.each(name) for kind in fields["kinds"]]
+    return name, lambda fields: [((kind,), 1) for kind in fields["kinds"]]
 
 
 def _one(read: Callable[[Outcome], float | None]) -> Sampler:
@@ -89,7 +90,7 @@ def _reused_share(outcome: Outcome) -> float | None:
 
 _BY_KEY = "key"
 """Label for the sender."""
-COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | str], ...] = (
+COUNTERS: tuple[tuple[str, str, tuple[str, ...], Sampler | tuple[str, FieldSampler] | str], ...] = (
     ("requests", "Requests, by action and status of the answer.", ("action", "status"), _ended),
     ("saved_tokens", "Prompt tokens that were not sent: what was taken out, less what was recalled.", (), _one(lambda o: max(0, o.tokens_saved) if o.counts["sent"] and o.cause is None and (o.shortened.saved or o.sent.shaped) else None)),
     ("summarised_requests", "Requests sent with a summary, by who made it: written by a model, or an extract by code.", ("summary",), lambda o: (((o.shortened.summary,), 1),) if o.shortened.summary and o.answered and o.cause is None else ()),
@@ -155,14 +156,15 @@ class Metrics(AddOn):
         self._registry = registry = CollectorRegistry()
         disable_created_metrics()  # type: ignore[no-untyped-call] # they double the series, and nobody reads them
         common = ("backend", "model")
-        self._counters = [
-            (
-                Counter(f"spillway_{name}", text, (*common, *labels), registry=registry),
-                _BY_KEY in labels,
-                _events(read, *labels) if isinstance(read, str) else read,
-            )
-            for name, text, labels, read in COUNTERS
-        ]
+        self._counters: list[tuple[Counter, bool, Sampler]] = []
+        self._by_event = defaultdict[str, list[tuple[Counter, FieldSampler]]](list)
+        for name, text, labels, figure in COUNTERS:
+            counter = Counter(f"spillway_{name}", text, (*common, *labels), registry=registry)
+            read = _events(figure, *labels) if isinstance(figure, str) else figure
+            if isinstance(read, tuple):
+                self._by_event[read[0]].append((counter, read[1]))
+            else:
+                self._counters.append((counter, _BY_KEY in labels, read))
         self._histograms = [
             (Histogram(f"spillway_{name}", text, (*common, *labels), buckets=buckets, registry=registry), read)
             for name, text, labels, buckets, read in HISTOGRAMS
@@ -197,8 +199,11 @@ class Metrics(AddOn):
             if named:
                 self._models[outcome.key] = known
         sender = owner(outcome.credential) if self._keyed and outcome.credential else ""
-        for counter, keyed, read in self._counters:
-            for labels, number in read(outcome):
+        events = [(each, event.fields) for event in outcome.events for each in self._by_event.get(event.name, ())]
+        found = [(counter, False, read(fields)) for (counter, read), fields in events]
+        found += [(counter, keyed, read(outcome)) for counter, keyed, read in self._counters]
+        for counter, keyed, samples in found:
+            for labels, number in samples:
                 counter.labels(*known, *((sender,) if keyed else ()), *labels).inc(number)
         for histogram, read in self._histograms:
             for labels, value in read(outcome):
