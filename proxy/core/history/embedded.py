@@ -42,9 +42,10 @@ _DECODER = json.JSONDecoder()
 
 # No pattern here runs over a `<` or a bracket, so no text is read twice and the time stays linear.
 _RESULT_MARK = re.compile(r"\[/?TOOL_RESULT\]|<tool_result(?P<fields>\s[^<>]*)?>|</tool_result>")
-_RESULT_WORDS = ("tool_result", "TOOL_RESULT", "skill")
+_RESULT_WORDS = ("tool_result", "TOOL_RESULT", "Base directory for this skill", "skill>", "<skill_", "<activated_skill")
 """Words, one of which is in every mark: searching for them is many times faster than matching marks."""
-_SKILL_WORDS = ("Base directory for this skill", "skill>", "<skill_", "<activated_skill")
+_FIRST = "[<Bb"
+"""First characters of a text that consists of results, white space aside."""
 _SKILL = re.compile(
     r"(?:\A\s*|\n\n)(?P<skill>Base directory for this skill: .*?(?=\n\n(?:ARGUMENTS|Base directory for this skill): |\n\n<system-reminder>|\Z))"
     r"|\A\s*(?P<element><(?P<tag>skill|skill_content|activated_skill)(?:\s[^<>\n]{0,200})?>\n.*?</(?P=tag)>)",
@@ -183,7 +184,7 @@ def results_in(text: str) -> list[WrittenResult]:
 def only_results(message: Message) -> bool:
     """Return whether a message consists of tool results alone. Parts that are not text, such as images, belong to them."""
     content = message.get("content")
-    if isinstance(content, str) and not any(word in content for word in _RESULT_WORDS):
+    if isinstance(content, str) and content.lstrip()[:1] not in _FIRST:
         return False  # true of nearly every message, and checked several times for each
     found = False
     for _, text in texts_of(message):
@@ -332,7 +333,7 @@ def _result_marks(text: str) -> list[re.Match[str]]:
 
 def _skills_in(text: str) -> list[Span]:
     """Find the spans of the instructions that skills added to a user message, in order."""
-    known = any(word in text for word in _SKILL_WORDS)
+    known = any(word in text for word in _RESULT_WORDS[2:])
     return [found.span("skill" if found["skill"] else "element") for found in _SKILL.finditer(text)] if known else []
 
 
