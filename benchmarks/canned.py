@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ WORDS = tuple(f" word{number}" for number in range(500))
 """What a stream says, over and over."""
 
 
+_CONTENT = re.compile(rb'"content": ?"([^"]*)"')
 _LOOKED_AT = "comes what nobody said so far; none of it is told again, so that whoever compares both finds nothing that is the same"
 
 
@@ -64,10 +66,15 @@ def _answer(data: Any, status: bytes = b"200 OK") -> bytes:
     return head % (status, len(body)) + body
 
 
+def prompt_tokens(body: bytes) -> int:
+    """Count about as a model would: what counts by anything but the texts teaches whoever learns from it nonsense."""
+    return sum(len(text) // 3 + 4 for text in _CONTENT.findall(body))
+
+
 def completion(body: bytes) -> bytes:
     message = {"role": "assistant", "content": REPLY}
     choice = {"finish_reason": "stop", "index": 0, "message": message}
-    done = {"choices": [choice], **_CHUNK, "object": "chat.completion", "usage": _usage(len(body) // 4, 16)}
+    done = {"choices": [choice], **_CHUNK, "object": "chat.completion", "usage": _usage(prompt_tokens(body), 16)}
     return _answer(done)
 
 

@@ -133,7 +133,7 @@ class Server(asyncio.Protocol):
             self._gathering.join(order[0], partial(self._next, plan), of=int(order[4]))
             return
         said = ENDLESS if kind == b"resume" else chunks
-        usage = canned.usage_frame(len(body) // 4, said) if _USAGE.search(body) else b""
+        usage = canned.usage_frame(canned.prompt_tokens(body), said) if _USAGE.search(body) else b""
         end = b"" if kind == b"hold" else canned.LAST + usage + canned.DONE
         self._write(canned.FIRST)
         self._next(Plan(canned.FRAMES, said, 0 if kind == b"resume" else pause, end))
