@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.core.history.layout import beginning_of_answer, laid_out
-from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN
+from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, READ
 from proxy.core.request import Message
 from proxy.shaping.repair import violates
 
@@ -17,6 +17,7 @@ def said(script: str) -> list[Message]:
         "r": f"{OPEN}\none\n{HEADING}\n- Be brief.\n{CLOSE}",
         "bridge": BRIDGE,
         "noted": NOTED,
+        "read": READ,
     }
     words |= {
         "2": f"{words['1']}\n{OPEN}\ntwo\n{CLOSE}",
@@ -34,12 +35,12 @@ SENT = "u:task a:Sure.\nMore. u:old a:gone u:q1 a:a1 u:q2"
 @pytest.mark.parametrize(
     ("history", "place", "laid"),
     [
-        ("u:task a:1 u:q1 a:a1 u:q2", 4, "u:task a:Sure. u:q1 a:a1 u:one a:noted u:q2"),
-        ("u:task a:1 u:q1 a:a1 u:q2 a:a2 u:q3", 4, "u:task a:Sure. u:q1 a:a1 u:one a:noted u:q2 a:a2 u:q3"),
-        ("u:task a:1 u:bridge a:a0 u:q1", 4, "u:task a:a0 u:one a:noted u:q1"),
-        ("u:task a:ok u:1 a:noted u:q1 a:a1 u:q2", 6, "u:task a:ok u:q1 a:a1 u:one a:noted u:q2"),
-        ("u:task a:2 u:q1 a:a1 u:q2", 4, "u:task a:Sure. u:one a:noted u:q1 a:a1 u:two a:noted u:q2"),
-        ("u:1 a:noted u:q1 a:a1 u:q2", 4, "u:q1 a:a1 u:one a:noted u:q2"),
+        ("u:task a:1 u:q1 a:a1 u:q2", 4, "u:task a:Sure. u:q1 a:a1 u:one a:read u:q2"),
+        ("u:task a:1 u:q1 a:a1 u:q2 a:a2 u:q3", 4, "u:task a:Sure. u:q1 a:a1 u:one a:read u:q2 a:a2 u:q3"),
+        ("u:task a:1 u:bridge a:a0 u:q1", 4, "u:task a:a0 u:one a:read u:q1"),
+        ("u:task a:ok u:1 a:noted u:q1 a:a1 u:q2", 6, "u:task a:ok u:q1 a:a1 u:one a:read u:q2"),
+        ("u:task a:2 u:q1 a:a1 u:q2", 4, "u:task a:Sure. u:one a:read u:q1 a:a1 u:two a:read u:q2"),
+        ("u:1 a:noted u:q1 a:a1 u:q2", 4, "u:q1 a:a1 u:one a:read u:q2"),
         ("u:task a:1 u:q1", 2, ""),
         ("u:task a:1 u:q1 a:a1", 4, ""),
         ("u:task a:1 u:q1 a:a1 a:a2", 4, ""),
@@ -69,7 +70,7 @@ def test_rules_are_at_the_end_of_the_system_message(system: str) -> None:
     stated = f"{HEADING}\n- Be brief."
     messages = laid_out(said(system), said("u:task a:r u:q1 a:a1 u:q2"), 4, "Sure.")
     assert messages[0] == {"role": "system", "content": f"help\n\n{stated}" if system else stated}
-    assert messages[1:] == said("u:task a:Sure. u:q1 a:a1 u:one a:noted u:q2")
+    assert messages[1:] == said("u:task a:Sure. u:q1 a:a1 u:one a:read u:q2")
 
 
 def test_rules_do_not_have_the_descriptions_of_tools_read_again() -> None:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, is_summary
+from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, READ, is_summary
 from proxy.core.history.sentences import sentences
 from proxy.core.history.turns import bridge_needed, is_user, joined
 from proxy.core.request import Message, text_of
@@ -55,7 +55,7 @@ def laid_out(
 def _noted(block: str) -> list[Message]:
     """Return a block as a message, followed by the acknowledgement of the model."""
     block = f"{OPEN}\n{EARLIER}\n{block}".rstrip("\n")
-    return [{"role": "user", "content": block}, {"role": "assistant", "content": NOTED}]
+    return [{"role": "user", "content": block}, {"role": "assistant", "content": READ}]
 
 
 def beginning_of_answer(history: Sequence[Message], sent: Sequence[Message]) -> str:

@@ -32,6 +32,10 @@ APPENDED = (f"{HEADING}\n", f"{NEWER}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\
 """Beginnings of the sections that code appends to a summary, the last one first."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """Filler messages of the user and the assistant, for templates in which the two must alternate."""
+READ = "Thank you, I will keep that in mind. What comes next?"
+"""Filler message of the assistant in front of the newest message. SmolLM2 answered "Noted." 7 times of 40 behind that, and then
+on every turn; it repeated this once.
+"""
 BEGIN = "[The conversation begins here.]"
 """Filler message of the user in front of an answer with which a history begins."""
 FENCE = "<<<conversation>>>"
