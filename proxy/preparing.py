@@ -67,7 +67,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
     if restored:
         sent, _ = repair([*restored, *sent], rules)
     shown = limited(job, sent)
-    digests = [*map(message_digest, sent)]
+    digests, recognised = [*map(message_digest, sent)], len(sent) > RUN and not job.managed.hands_over
     prompt = Prompt(
         request=request,
         offer=offer,
@@ -77,6 +77,7 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         digests=digests,
         known={id(message): (message, digest) for message, digest in zip(sent, digests, strict=True)},
         links=links(digests),
+        run_ends=run_ends(sent, digests, _owner_of_runs(job)) if recognised else {},
         shown=shown,
         as_received=as_received,
         capped=frozenset(i for i, (old, new) in enumerate(zip(sent, shown, strict=True)) if new is not old),
@@ -84,6 +85,13 @@ def build_prompt(job: Job, offered: OfferedTools, *, emulate: bool) -> tuple[Pro
         rules=rules,
     )
     return prompt, repairs
+
+
+def _owner_of_runs(job: Job) -> str:
+    """Return what a history has to share with one that it goes on with, so that runs of messages tell."""
+    # The same system prompt, apart from digits (it may contain a clock), and the same name from the client.
+    system = job.request.messages[: leading_system(job.request.messages)]
+    return "\n".join([conversation_of(job.exchange, job.request), *(text_of(m).translate(NO_DIGITS) for m in system)])
 
 
 def limited(job: Job, messages: Sequence[Message]) -> Sequence[Message]:
@@ -151,7 +159,7 @@ class Preparer:
         job.prompt, repairs = await offload_if(heavy, build_prompt, job, offered, emulate=emulate)
         if repairs:
             job.outcome.add("mended", kinds=tuple(repairs))
-        resumed = await self._resumed(job) if len(job.prompt.sent) > RUN and not job.managed.hands_over else None
+        resumed = await self._resumed(job) if job.prompt.run_ends else None
         for addon in self._addons.at(AddOn.complete):
             await addon.complete(job)
         prompt, edited = job.prompt, job.prompt.sent
@@ -174,14 +182,7 @@ class Preparer:
         # A client that sends the newest forty messages had its history shortened on every turn, since no checkpoint
         # begins such a history. Over 70 turns in a window of 8k, this brought 35 reductions in the last 35 turns down
         # to 6.
-        prompt, system = job.prompt, job.request.messages[: leading_system(job.request.messages)]
-        # A match needs the same system prompt, apart from digits (it may contain a clock), and the same name from the
-        # client.
-        whose = "\n".join(
-            [conversation_of(job.exchange, job.request), *(text_of(m).translate(NO_DIGITS) for m in system)]
-        )
-        ends = await offload_if(is_heavy(prompt.sent), run_ends, prompt.sent, prompt.digests, whose)
-        job.prompt = prompt = replace(prompt, run_ends=ends)
+        prompt, ends = job.prompt, job.prompt.run_ends
         names = [key for key, end in ends.items() if end < len(prompt.sent)][: -_NEWEST - 1 : -1]
         while (found := await self._store.find(job.scope, names)) is not None:
             names = names[names.index(found.digest) + 1 :]
