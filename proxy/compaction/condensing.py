@@ -171,7 +171,8 @@ class _Plan:
         source = yield from read_source(zone, visible, asked)
         # Neither the newest message, which may yet be edited, nor what follows it.
         later = yield from read_source([m for m in messages[self.start : newest or 0] if is_user(m)], ())
-        return replace(source, newer=newer_statements(source, later))
+        head = yield from read_source([m for m in self.head if is_user(m)], ())
+        return replace(source, newer=newer_statements((*head.statements, *source.statements), later.statements))
 
 
 def summarise(

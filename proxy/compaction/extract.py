@@ -144,9 +144,9 @@ def _later_values(lines: Sequence[Statement]) -> dict[int, int]:
     return dict(sorted((number, few[-1]) for few in having.values() if len(few) <= _FEW for number in few[:-1]))
 
 
-def newer_statements(source: Source, later: Source) -> tuple[str, ...]:
-    """Return later statements that may change one of the source's: both have a name or figure, and they share a rare word."""
-    old, new = ([s for s in each.statements if any(f.weight >= HARD for f in s.facts)] for each in (source, later))
+def newer_statements(earlier: Sequence[Statement], later: Sequence[Statement]) -> tuple[str, ...]:
+    """Return later statements that may change an earlier one: both have a name or figure, and they share a rare word."""
+    old, new = ([s for s in each if any(f.weight >= HARD for f in s.facts)] for each in (earlier, later))
     often = Counter(key for s in (*old, *new) for key in {fact.key for fact in s.facts})
     shared = {fact.key for s in old for fact in s.facts if often[fact.key] <= _FEW}
     return tuple(s.text for s in new if any(fact.key in shared for fact in s.facts))

@@ -136,13 +136,15 @@ def test_a_figure_never_stands_without_a_later_one_that_may_have_changed_it() ->
 def test_what_the_kept_turns_may_have_changed_comes_last(reply: str) -> None:
     """A weak model believes what stands nearest to the question, and a summary is sent after the kept turns."""
     said = [each for each, _ in TOLD] + ["The band is called Blue Heron.", "My cousin Petra takes 300 photos."]
-    kept = ["Ulf likes Rome.", "The band is Silver Fox now. Always be brief.", "Petra takes 200 photos at most."]
+    kept = ["I have 50 roses now.", "The band is Silver Fox now. Always be brief.", "Petra takes 200 photos at most."]
     told = [m for text in (*said, *kept) for m in (user(text), assistant("How interesting, do tell me more! " * 2))]
-    reduction = reduction_of([user("Hello!"), assistant("Hello!"), *told, user("The band has 4 players.")], 260)
+    reduction = reduction_of(
+        [user("Help me with my 40 roses."), assistant("Yes!"), *told, user("The band has 4 players.")], 260
+    )
     done, _ = driven(compact(reduction, BY, limit=1e9, summarised=True), lambda _: reply)
     written = next(message for message in done.messages if is_summary(message))
     assert [m for m in done.messages if m in told][-6:] == told[-6:]
-    assert marks.section(written, marks.NEWER) == ["The band is Silver Fox now.", kept[2]]
+    assert marks.section(written, marks.NEWER) == [kept[0], "The band is Silver Fox now.", kept[2]]
 
 
 def test_days_stand_before_what_was_said_on_them() -> None:
