@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_782, 18_500),
-    "Python tokens": Bound(285_064, 175_000),
+    "lines of code": Bound(26_769, 18_500),
+    "Python tokens": Bound(284_996, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(59_894, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -187,10 +187,8 @@ def _without_block(message: Message) -> Message:
 
 def shown(message: Message, most: int = _LONGEST) -> str:
     """Return at most so many characters of a message's text and of the calls in it, for display."""
-    parts, calls = [text_of(message)], message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function: Any = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            parts.append(f"→ {function.get('name')}({function.get('arguments')})")
+    parts = [text_of(message)]
+    functions = (call.get("function") for call in calls_of(message))
+    parts += [f"→ {each.get('name')}({each.get('arguments')})" for each in functions if isinstance(each, dict)]
     text = "\n".join(filter(None, parts))
     return text if len(text) <= most else f"{text[:most]}…"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from proxy.core.jsontext import dumps, loads
-from proxy.core.piece import CallPart, Piece
+from proxy.core.jsontext import dumps
+from proxy.core.piece import CallPart, Piece, arguments_of
 from proxy.core.request import Message, text_of
 from proxy.core.settings import DEFAULT_TARGET, DEFAULT_TRIGGER, Settings
 from proxy.stream.watch import GAIN_SHARE, UNBOUND
@@ -269,11 +269,6 @@ def _resent(messages: Sequence[Message], text: str) -> str:
 
 
 def _call(call: CallPart, *, parsed: bool) -> dict[str, object]:
-    arguments = call.arguments
-    if parsed:
-        try:
-            arguments = dumps(loads(arguments)).decode()
-        except ValueError:
-            arguments = "{}"
+    arguments = dumps(arguments_of(call.arguments)).decode() if parsed else call.arguments
     function = {"name": call.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}

@@ -216,10 +216,7 @@ def calls_of(form: CallForm, bodies: Sequence[Body], names: Collection[str], *, 
             found.append(Written(body.name, body.text))
         else:
             value, repaired = read_json(body.text, cut=cut and not body.over)
-            items = value if isinstance(value, list) else [value]
-            if len(items) > MOST_CALLS:
-                return None
-            for item in items:
+            for item in value if isinstance(value, list) else [value]:
                 written = _written(item, names, first=not found, marked=form.marked)
                 if written is None:
                     return None

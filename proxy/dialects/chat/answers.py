@@ -25,7 +25,6 @@ _PRIVILEGED = {"event", "selected_model_id"}
 """Keys that only Spillway may send, like a `type` of `response.…`: Open WebUI 0.12 obeys them, and one runs code in its page."""
 _SUSPECT = re.compile(rb'"(?:event|selected_model_id|type)"|\\u00[2567]')
 """Bytes that may be such a key, also with escaped letters."""
-_MEANINGFUL = {"choices", "error", "usage"}
 _EMPTY: tuple[Any, ...] = (None, "", [])
 """Values of a delta's fields that carry nothing."""
 _OF_CALL = frozenset({"index", "id", "type", "function"})
@@ -60,8 +59,6 @@ def read_frame(frame: bytes) -> Piece:
     suspect = "type" in chunk or not _PRIVILEGED.isdisjoint(chunk)
     if suspect and (allowed := _unprivileged(chunk)) is not chunk:
         chunk, rewritten = allowed, True
-        if not _MEANINGFUL & chunk.keys():
-            return Piece()
     return piece_of(chunk, sse.encode(chunk) if rewritten else frame)
 
 
