@@ -237,19 +237,19 @@ class Compactor:
     async def _store_checkpoint(self, job: Job, budget: ContextBudget, done: Compaction) -> Checkpoint:
         # On a job run ahead, the last two messages are the answer and a placeholder, which the client has not sent.
         until = len(job.prompt.sent) - 2 * bool(job.ahead)
-        checkpoint = job.prompt.rewritten(done, until, scope=job.scope, window=budget.window, created=self._clock())
+        checkpoint = self._checkpoint(job, budget, done, until=until)
         if job.window_is_known:
             await self._store.put(checkpoint)
         return checkpoint
 
+    def _checkpoint(self, job: Job, budget: ContextBudget, done: Compaction, *, until: int) -> Checkpoint:
+        return job.prompt.rewritten(
+            done, until, scope=job.scope, window=budget.window, created=self._clock(), after_tail=job.closes_gaps
+        )
+
     async def _condense(self, job: Job, aim: _Aim, *, asks: bool) -> Compaction:
         """Carry out the pure flow, with summaries from a model where it asks for them."""
-        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
-        # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
-        # changed both.
-        await self._counting.recount(job)
-        cost, estimate = self._counting.meter.pricing(job.key), job.estimate
-        reduction, overhead, added = await offload_if(heavy, _reduction_of, job, aim, estimate, cost)
+        reduction, overhead, added = await self._reduction(job, aim)
         flow = compact(
             reduction,
             await self.summaries.summariser(job, overhead, goal=aim.goal, asks=asks),
@@ -257,7 +257,17 @@ class Compactor:
             summarised=aim.summarised,
             strategy=STRATEGIES[job.settings.strategy],
         )
+        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
         return await self.summaries.drive(job, flow, job.settings.read_timeout, heavy=heavy)
+
+    async def _reduction(self, job: Job, aim: _Aim) -> tuple[Reduction, float, float]:
+        """Build the reduction of a job's history, as `_reduction_of`."""
+        # Measure again first: the overhead is the whole prompt less its messages, and a count that came in the meantime has
+        # changed both.
+        await self._counting.recount(job)
+        cost, estimate = self._counting.meter.pricing(job.key), job.estimate
+        heavy = is_heavy(job.prompt.history, HEAVY_HISTORY)
+        return await offload_if(heavy, _reduction_of, job, aim, estimate, cost)
 
 
 def is_worth_a_summary(job: Job, budget: ContextBudget) -> bool:

@@ -223,6 +223,12 @@ class Job:
         return self.route.prober.known_backend
 
     @property
+    def closes_gaps(self) -> bool:
+        """Return whether the backend need not read again what follows a part that is left out of the prompt."""
+        rolls_back, closes = self.profile.rolls_back, self.known_backend.closes_gaps and self.settings.stabilise
+        return closes and rolls_back is not None and rolls_back.value
+
+    @property
     def ways(self) -> list[Continuation]:
         """Ways to continue an answer, best first."""
         return self.profile.ways(self.known_backend.continuations)

@@ -192,10 +192,12 @@ class Prompt:
         run = [*self.run, *entries(self.sent[new], self.digests[new])]
         return replace(checkpoint, run=run, alias=ends[end].hex()) if end and len(run) <= MOST_KNOWN else checkpoint
 
-    def rewritten(self, done: Compaction, until: int, *, scope: str, window: int, created: float) -> Checkpoint:
+    def rewritten(
+        self, done: Compaction, until: int, *, scope: str, window: int, created: float, after_tail: bool
+    ) -> Checkpoint:
         """Build the checkpoint of a rewritten history in terms of the client's own messages, so that its next request finds it.
 
-        `until`: the number of messages that the client has sent, of those in `sent`.
+        `until`: the number of messages that the client has sent, of those in `sent`; `after_tail`: whether a summary is sent there.
         """
         old, covered, replaced = self.checkpoint, done.covered, done.replaced
         if old is not None:
@@ -214,7 +216,7 @@ class Prompt:
             created=created,
             window=window,
             # A client has its own summary where it put it.
-            place=0 if self.request.compaction else newest_user(done.messages) or 0,
+            place=(newest_user(done.messages) or 0) if after_tail and not self.request.compaction else 0,
             began=(old.began if old else "") or beginning_of_answer(done.messages, self.sent),
         )
         return self.recognised_by(checkpoint, until)

@@ -114,6 +114,8 @@ class Backend:
     """Fields to merge into a streamed request so that each chunk reports the token count; {} if there are none."""
     shifts_silently = False
     """Whether a full window silently loses its beginning, instead of ending the answer."""
+    closes_gaps = False
+    """Whether its cache can move up what follows a part that was left out of a prompt."""
     fixed_windows = False
     """Whether windows cannot change while the server runs, so that they may be cached for longer."""
     reports_usage = False

@@ -38,6 +38,7 @@ class LlamaCpp(Backend):
     """llama-server, with one model or as a router."""
 
     kind = "llamacpp"
+    closes_gaps = True
     title = "llama-server"
     port = 8080
     start = "start it: `llama-server -m MODEL.gguf`"

@@ -1,10 +1,14 @@
 """The order in which a prompt is sent: head, tail word for word, summary, the newest turn.
 
 A backend reads a prompt from the first token that it does not have. Where it closes gaps (`proxy.addons.cache_gaps`), a compaction
-costs only its summary if that follows the tail; in front of the tail, everything after it is read again. So a new summary is sent in
-front of the user message that is the newest then, and keeps that place until the next compaction. It is a message of its own: a task
-such as "translate this" must not find it in front of its data. In the middle of a tool loop whose question is covered, and where roles
-would not alternate, it stays in front of the tail.
+costs only its summary if that follows the tail; in front of the tail, everything after it is read again. So there a new summary is
+sent in front of the user message that is the newest then, and keeps that place until the next compaction. It is a message of its own:
+a task such as "translate this" must not find it in front of its data. In the middle of a tool loop whose question is covered, and
+where roles would not alternate, it stays in front of the tail.
+
+Elsewhere it stays there in any case: both orders have the same tokens read, and weak models take what comes last for the newest. In
+front of the tail, Qwen2.5-Coder-1.5B gave 10 of 10 values that the tail had changed, after it 9; and SmolLM2, once its own answers had
+degenerated, repeated a summary in front of the question in 6 of 29 of them.
 
 Models find facts in any place. They follow rules after the tail only at the end of the system message (Qwen2.5-Coder-1.5B: 15 of 15
 answers, 1 to 5 elsewhere), so rules go there. All of the prompt is read again then, once, when a compaction covers another rule.
