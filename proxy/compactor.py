@@ -1,6 +1,7 @@
 """Compaction with the network: running the pure flow, asking a model, storing the checkpoint."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,7 +9,7 @@ from typing import NamedTuple
 
 from proxy.addon import AddOn, AddOns
 from proxy.compaction.budget import ContextBudget, Growth, growth
-from proxy.compaction.compaction import STRATEGIES, Compaction, compact
+from proxy.compaction.compaction import STRATEGIES, Compaction, compact, leave_out
 from proxy.compaction.condensing import head_end
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.policy import prune_limits
@@ -111,6 +112,29 @@ class Compactor:
                 await addon.enrich(job, reserve=reserve)
         return True
 
+    async def leave_out(self, job: Job, goal: int) -> bool:
+        """Leave turns out of the prompt for the rest of an answer, down to `goal` tokens; returns False if that is not possible.
+
+        Where the backend closes the gap, nothing is read, so the answer goes on at once. Nothing is stored: the next message finds
+        the whole history, and has a summary of it.
+        """
+        prompt, budget = job.prompt, job.budget
+        if budget is None or not job.closes_gaps:
+            return False
+        since, place = job.outcome.clock(), 0 if prompt.checkpoint is None else prompt.checkpoint.place
+        reduction, *_ = await self._reduction(job, _Aim(budget, goal, budget.limit, summarised=False))
+        found = leave_out(reduction, place)
+        if found is None:
+            return False
+        done, kept = found
+        checkpoint = replace(self._checkpoint(job, budget, done, until=0), place=bisect_left(kept, place))
+        self.begin(job)
+        await self._apply(job, Shortened(done, checkpoint), since, stored=False)
+        blocks = {new: block for new, old in enumerate(kept) if (block := prompt.recalled.blocks.get(old)) is not None}
+        job.prompt = replace(job.prompt, recalled=replace(prompt.recalled, blocks=blocks))
+        await self._counting.recount(job)
+        return True
+
     async def compact_if_due(self, job: Job) -> bool:
         """Compact the history if the prompt, which was just prepared or measured again, needs it; returns False otherwise."""
         return job.is_due and await self.compact(job)
@@ -173,7 +197,7 @@ class Compactor:
         for addon in self.addons.at(AddOn.enrich):
             await addon.enrich(job)
 
-    async def _apply(self, job: Job, result: RunResult, since: float) -> None:
+    async def _apply(self, job: Job, result: RunResult, since: float, *, stored: bool = True) -> None:
         """Apply the checkpoint of a run that began at `since`, if there is one, and record the gain."""
         outcome, history = job.outcome, job.prompt.history
         done = result.compaction if isinstance(result, Shortened) else None
@@ -198,7 +222,7 @@ class Compactor:
             cut=(0, 0) if done is None else (math.ceil(done.cut[0]), math.ceil(done.cut[1])),
         )
         if checkpoint is not None:
-            if job.window_is_known:
+            if stored and job.window_is_known:
                 outcome.show("checkpoint_kept", checkpoint=checkpoint)
             await self._counting.recount(job)
 

@@ -32,9 +32,17 @@ class CacheGaps(AddOn):
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Request it, unless the client or a setting decides otherwise, or another conversation's prompt was read last."""
-        prompt, rolls_back = job.prompt, job.profile.rolls_back
-        if job.known_backend.kind != "llamacpp" or rolls_back is None or not rolls_back.value:
+        self._place(job, beside)
+
+    @override
+    def before_resuming(self, job: Job) -> None:
+        """Request it for the rest of an answer too: a pause may have left out a part of the prompt."""
+        self._place(job, None)
+
+    def _place(self, job: Job, beside: JsonObject | None) -> None:
+        if not job.closes_gaps:
             return
+        prompt = job.prompt
         scope, before, same_bytes = self._newest.get(job.key) or ("", frozenset(), False)
         prompt.fields.pop(_REUSE, None)
         now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
@@ -44,5 +52,5 @@ class CacheGaps(AddOn):
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
         # A client's prompt that only grew has no gap, so it can still be forwarded byte for byte.
         gap = before - now or not (same_bytes and prompt.untouched)
-        if same and gap and job.settings.stabilise and _REUSE not in prompt.request.body:
+        if same and gap and _REUSE not in prompt.request.body:
             prompt.fields[_REUSE] = _RUN

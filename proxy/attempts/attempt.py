@@ -150,6 +150,8 @@ class Attempts:
             UpstreamUnavailable: the backend can't be reached, or does not get ready.
             UpstreamRefused: it refuses, and no other request would change that.
         """
+        for addon in self.addons.at(AddOn.before_resuming):
+            addon.before_resuming(job)
         # Frames of a resumed answer are rewritten anyway, so usage in each of them costs nothing.
         counts = job.known_backend.ask_running_counts
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams
@@ -229,7 +231,9 @@ class Attempts:
         """Wait for this request's turn among those that were cleared, and then, up to the read timeout, for the running ones."""
         # It must not count as running: the request that holds the lock would wait for it, while it waits for the lock.
         (running := self._running[job.key]).discard(job.unique)
-        await job.held.enter_async_context(self._slots[job.key])
+        if not job.spent.in_turn:  # or else it would wait for itself
+            await job.held.enter_async_context(self._slots[job.key])
+            job.spent.in_turn = True
         with suppress(TimeoutError):
             async with asyncio.timeout(job.settings.read_timeout):
                 while running:  # noqa: ASYNC110 - an event for each running job would be more code

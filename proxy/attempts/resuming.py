@@ -103,9 +103,11 @@ class Resumer:
         for way in job.ways:
             if job.budget is None:  # the window is unknown, maybe because another model answers by now
                 return None
-            partial = await self._shortened()
-            if not answer.attempt.cleared and not await self._make_room(partial, way):
-                return None
+            partial = self._whole()
+            if not await self._leave_out(partial, way):
+                partial = await self._shortened()
+                if not answer.attempt.cleared and not await self._make_room(partial, way):
+                    return None
             opened = await self._open(partial, way, way.value)
             if isinstance(opened, Attempted):
                 if self._summarised != upto:
@@ -240,6 +242,14 @@ class Resumer:
             if done not in (Remedy.WAIT, Remedy.SHORTEN, Remedy.UNSTREAM):
                 return done
 
+    async def _leave_out(self, partial: Partial, way: Continuation) -> bool:
+        """Leave turns out of the prompt instead of shortening it, so that the backend need not read the answer again."""
+        job, answer = self._job, self._answer
+        if job.budget is None or answer.attempt.cleared or self._summarised:
+            return False
+        added = await self._added(self._request(partial, way).messages)
+        return await self._compactor.leave_out(job, max(1, int(job.budget.goal - added)))
+
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:
         """Shorten the history, at any price, to make room for a request to continue and the answer so far.
 
@@ -282,21 +292,25 @@ class Resumer:
 
     async def _shortened(self) -> Partial:
         """Return the text so far, or the reasoning if there is no text, shortened to its share of the window."""
-        job, answer, budget = self._job, self._answer, self._job.budget
+        job, budget = self._job, self._job.budget
         assert budget is not None
-        since, text, summaries = job.outcome.clock(), answer.unplaced, self._compactor.summaries
+        since, summaries, whole = job.outcome.clock(), self._compactor.summaries, self._whole()
         wait = summaries.wait(job)
-        thought = answer.reasoning if not text and answer.thinking else ""
         flow = shorten_partial(
-            text or thought,
-            self._thought if thought else self._text,
+            whole.text or whole.thought,
+            self._thought if whole.thought else self._text,
             room=budget.zone * ANSWER_SHARE,
             by=await summaries.summariser(job, asks=wait > 0),
             cost=lambda messages: self._counting.meter.costs(job.key, messages),
         )
         short = await summaries.drive(job, flow, wait)
         self._seconds += job.outcome.clock() - since
-        return Partial(thought=short) if thought else Partial(text=short)
+        return Partial(thought=short) if whole.thought else Partial(text=short)
+
+    def _whole(self) -> Partial:
+        """Return the text so far, or the reasoning if there is no text."""
+        text, thinking = self._answer.unplaced, self._answer.thinking
+        return Partial(text=text) if text or not thinking else Partial(thought=self._answer.reasoning)
 
     @property
     def _summarised(self) -> int:

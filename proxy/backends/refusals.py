@@ -217,6 +217,8 @@ class Spent:
 
     waited: bool = False
     """Whether it has waited for the memory that slots share; reset like `shortened`, as others may have filled it again."""
+    in_turn: bool = False
+    """Whether it is the one of those that wait whose turn it is, until it ends."""
     bounded: int | None = None
     """Figure that may be the window less the bound of the answer; the bound was lowered to find out."""
     counted: bool = False

@@ -6,6 +6,7 @@ front of the history are replaced, the rest stays as it is. A new strategy is a 
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from proxy.compaction.asking import Sliced, Summariser
@@ -26,6 +27,7 @@ from proxy.compaction.middles import share_left, user_words
 from proxy.compaction.results import cleaned
 from proxy.compaction.shorten import characters_cut
 from proxy.core.history.marks import is_summary
+from proxy.core.history.rules import constraints
 from proxy.core.history.turns import cut_points, is_user
 from proxy.core.request import Message
 
@@ -46,6 +48,8 @@ RUNGS: dict[str, Callable[..., Reduction]] = {
 }
 """Rungs that need no model and keep every message in its place, in this order; each takes the index of the tail."""
 _SUMMARY_KINDS: dict[str, SummaryKind] = {"summarise": "written", "extract": "extract"}
+_ANY_LENGTH = 2**31
+"""Characters; more than all rules of a conversation have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +166,30 @@ def compact(
     if shorter.total > limit:
         shorter, rungs, kind = _trim(shorter, limit), (*rungs, "trim"), "trimmed"
     return _rewritten(reduction, shorter, kind, rungs)
+
+
+def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] | None:
+    """Leave out turns after the head, down to the budget, without a note in their place; the newest stays.
+
+    `place`: index in front of which the summary is sent, or 0: the turn before it stays too. Returns the rewrite and the indexes of
+    the messages that stay, or None if that is not enough, or would hide a rule or instructions from the model.
+    """
+    messages, costs = reduction.messages, reduction.costs
+    turns = [at for at in cut_points(messages)[:-1] if at >= reduction.floor and is_user(messages[at])]
+    gone, total = set[int](), reduction.total
+    for start, end in pairwise(turns):
+        if total <= reduction.budget or end > (reduction.newest or 0):
+            break
+        if end != place:
+            gone.update(range(start, end))
+            total -= sum(costs[start:end])
+    if not gone or total > reduction.budget or reduction.instructions(min(gone), max(gone) + 1):
+        return None
+    if constraints([messages[at] for at in sorted(gone)], limit=_ANY_LENGTH):
+        return None
+    kept = [at for at in range(len(messages)) if at not in gone]
+    shorter = replace(reduction, messages=[messages[at] for at in kept], costs=[costs[at] for at in kept])
+    return _rewritten(reduction, shorter, "trimmed", ("trim",)), kept
 
 
 def _descend(reduction: Reduction, target: float, steps: Iterable[Step]) -> Sliced[tuple[Reduction, Rungs]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.compaction.compaction import RUNGS, compact
+from proxy.compaction.compaction import RUNGS, compact, leave_out
 from proxy.compaction.duplicates import drop_duplicates
 from proxy.compaction.ladder import (
     OMITTED,
@@ -508,3 +508,34 @@ def test_texts_of_results_alone_are_replaced() -> None:
     assert done.messages[0]["content"].startswith("See <tool_result tool_name='x'>line 0 of the file\n")
     assert done.messages[0]["content"].endswith(f"line 399 of the file{HINT}</tool_result>")
     assert with_texts(messages[0], {}) is messages[0]
+
+
+# -- turns left out at a pause
+
+
+@given(mixed_histories(), st.floats(0.2, 0.9), st.integers(0, 40))
+def test_of_what_is_left_out_no_trace_stays_and_of_the_rest_everything(
+    messages: list[Message], share: float, place: int
+) -> None:
+    whole = reduction(messages)
+    whole = replace(whole, budget=whole.total * share)
+    found = leave_out(whole, place)
+    if found is None:
+        return
+    done, kept = found
+    assert done.messages == [messages[at] for at in kept]
+    assert done.after <= whole.budget
+    assert mixed_flaws(done.messages) == mixed_flaws(messages)
+    assert newest_user(messages) in kept
+    assert set(range(whole.floor)) <= set(kept)
+
+
+RULED = [user("Hello."), assistant("Hello."), user("Always answer in French."), assistant("Oui."), user("And now?")]
+
+
+@pytest.mark.parametrize(
+    ("messages", "left"), [(RULED, None), ([*RULED[:2], user("And then?"), *RULED[3:]], [0, 1, 4])]
+)
+def test_a_rule_is_not_left_out(messages: list[Message], left: list[int] | None) -> None:
+    found = leave_out(replace(reduction(messages), budget=reduction(messages).total - 1), 0)
+    assert (found and found[1]) == left

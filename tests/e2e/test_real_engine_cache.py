@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import pytest
@@ -11,7 +12,7 @@ from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, StartSpillway
 from tests.engine.tap import tapped
-from tests.engine.walking import after
+from tests.engine.walking import after, spoken, user
 
 pytestmark = pytest.mark.engine
 
@@ -71,6 +72,33 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(walk_engine: E
             compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
+
+
+@pytest.mark.parametrize("compactions", [0, 1])
+def test_at_a_pause_nothing_is_read(walk_engine: Engine, spillway: StartSpillway, compactions: int) -> None:
+    """The oldest turns go without a note, so the answer goes on at once, also after earlier compactions."""
+    with tapped(walk_engine.url) as tap:
+        proxy = spillway([tap.url], strategy="mask", recall="off")
+        talk: list[dict[str, Any]] = []
+        turn = size = 0
+        while compactions > 0 or size < 1300:
+            said = " ".join(walk_engine.words[turn * 11 : turn * 11 + 40])
+            answer = proxy.chat([*talk, user(f"{turn}: I like {said}.")], model="walk", max_tokens=40)
+            talk += [user(f"{turn}: I like {said}."), {"role": "assistant", "content": answer.text}]
+            assert answer.usage is not None
+            turn, size = turn + 1, answer.usage["prompt_tokens"]
+            compactions -= answer.action == "compacted"
+        last = walk_engine.words[5]
+        asked = len(tap.chats())
+        answer = proxy.chat([*talk, after(last)], model="walk", max_tokens=900, stream=True)
+        tap.wait_for(asked + 1)
+        resumed = tap.chats()[-1]
+        talk += [after(last), {"role": "assistant", "content": answer.text}, after(last)]
+        again = proxy.chat(talk, model="walk", max_tokens=8)
+    assert answer.text == spoken(walk_engine.words, last, 900)
+    timings = [json.loads(line[6:])["timings"] for line in resumed.answered.split(b"\n") if b'"timings"' in line]
+    assert timings[-1]["prompt_n"] < 8 < timings[-1]["cache_n"], "only the end of the answer so far"
+    assert again.action == "compacted"
 
 
 @pytest.mark.parametrize("mode", ["gemma3", "mamba2"])
