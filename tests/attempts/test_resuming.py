@@ -23,6 +23,7 @@ from tests.fakes import (
     walk,
     words,
 )
+from tests.fakes.llamacpp import POOL_FULL
 from tests.fakes.model import Provider, ToolCall
 from tests.proxying import Streamed, read_stream, running_proxy
 
@@ -324,3 +325,17 @@ def test_a_stream_that_can_not_be_cancelled_ends_by_a_bound(cancels: bool) -> No
         chats = [r for r in fake.chats() if "summar" not in str(r.json["messages"][-1]["content"]).lower()]
         assert all(("max_tokens" in r.json) is not cancels for r in chats)
         assert cancels or fake.cancelled == 0
+
+
+def test_memory_that_slots_share_may_fill_up_again_and_again() -> None:
+    """Other clients fill it each time; whoever waits for them has its turn until it ends, and does not wait for itself."""
+    said = " ".join(f"word{n}" for n in range(300))
+
+    def brain(question: Question) -> Reply:
+        full = POOL_FULL if len(fake.chats()) < 4 else None
+        return Reply(text=said.removeprefix(question.prefix), error=full, after=60)
+
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], brain)
+    with fake, running_proxy(fake, read_timeout=5.0) as proxy:
+        assert ask(proxy).text == said
+        assert len(fake.chats()) == 4
