@@ -36,7 +36,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(197, 160),
     "lines of code": Bound(26_843, 18_500),
-    "Python tokens": Bound(285_891, 175_000),
+    "Python tokens": Bound(285_900, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(59_968, 40_000),
     "files in a circle of imports": Bound(0, 0),
