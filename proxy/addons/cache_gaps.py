@@ -16,9 +16,10 @@ from proxy.tokens.cache import Cache, CacheMemory
 
 _REUSE = "n_cache_reuse"
 # Measured with SmolLM2 in a window of 1,024: turns after a recalled block read 57 instead of 109 tokens, 160 instead of
-# 211 and 44 instead of 108, and a client that leaves out its oldest messages has 1 token read instead of 500. Other
-# values were not measured.
-_RUN = 32
+# 211 and 44 instead of 108, and a client that leaves out its oldest messages has 1 token read instead of 500. With 32, a
+# first message of 30 tokens with what is left of its answer was too short, so all of 1,000 tokens after it were read
+# (Qwen2.5-Coder-1.5B: the next turn waited 10.7 s instead of 1.3).
+_RUN = 16
 """Fewest tokens in a row worth moving: shorter runs, such as a template's marks, may be of other messages."""
 
 
