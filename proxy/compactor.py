@@ -119,7 +119,7 @@ class Compactor:
         the whole history, and has a summary of it.
         """
         prompt, budget = job.prompt, job.budget
-        if budget is None or not job.closes_gaps or job.request.compaction is not None:  # which asks for a summary
+        if budget is None or job.request.compaction is not None:  # which asks for a summary
             return False
         since, place = job.outcome.clock(), 0 if prompt.checkpoint is None else prompt.checkpoint.place
         reduction, *_ = await self._reduction(job, _Aim(budget, goal, budget.limit, summarised=False))

@@ -210,9 +210,8 @@ class Resumer:
             return None
         last = rounds == MOST_SEARCHES
         meter = self._counting.meter
-        await self._counting.confirm_count(
-            job
-        )  # without it, the estimate's margin alone may leave no room for a result
+        # Without a count, the estimate's margin alone may leave no room for a result.
+        await self._counting.confirm_count(job)
         found = await answer_calls(job, answer, search.calls, meter, self._attempts.addons, last=last)
         job.prompt = replace(job.prompt, searched=[*job.prompt.searched, *found])
         await self._counting.recount(job)
@@ -245,7 +244,7 @@ class Resumer:
     async def _leave_out(self, partial: Partial, way: Continuation) -> bool:
         """Leave turns out of the prompt instead of shortening it, so that the backend need not read the answer again."""
         job, answer = self._job, self._answer
-        if job.budget is None or answer.attempt.cleared or self._summarised:
+        if job.budget is None or not job.closes_gaps or answer.attempt.cleared or self._summarised:
             return False
         added = await self._added(self._request(partial, way).messages)
         return await self._compactor.leave_out(job, max(1, int(job.budget.goal - added)))
