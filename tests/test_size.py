@@ -35,10 +35,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_843, 18_500),
-    "Python tokens": Bound(285_900, 175_000),
+    "lines of code": Bound(26_857, 18_500),
+    "Python tokens": Bound(285_986, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(59_968, 40_000),
+    "lines of tests": Bound(59_972, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(370, 250),

@@ -25,7 +25,7 @@ OWN = {
         "/api/ps",
         "/api/show",
     ),
-    "/v1/responses/{response_id}",
+    *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
     *("/spillway/session", "/spillway/live", "/spillway/models", "/spillway/explain", "/spillway/lessons"),
     "/spillway/memory",
     "/spillway/summary_model",

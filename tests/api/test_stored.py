@@ -89,13 +89,17 @@ def test_a_response_is_given_again_and_deleted(streamed: bool) -> None:
         again = client.responses.retrieve(made.id)
         assert again.model_dump(exclude={"output"}) == made.model_dump(exclude={"output"}) | {"object": "response"}
         assert again.output_text == "Red."
+        with pytest.raises(openai.BadRequestError, match="close its connection"):
+            client.responses.cancel(made.id)
         client.responses.delete(made.id)
-        for gone in (client.responses.retrieve, client.responses.delete):
+        for gone in (client.responses.retrieve, client.responses.delete, client.responses.cancel):
             with pytest.raises(openai.NotFoundError):
                 gone(made.id)
         with pytest.raises(openai.BadRequestError) as refused:
             ask(client, "rose?", previous_response_id=made.id)
         assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
+        told = proxy.client.get(f"/v1/responses/{made.id}?stream=true")
+        assert told.status_code == 404
 
 
 @both
