@@ -258,6 +258,9 @@ def test_only_a_summary_of_messages_that_the_client_still_sends_is_forgotten(sen
         assert OPEN in forwarded(fake)
         kept = "⚠️ Nothing was forgotten: your client no longer sends "
         assert said(talk, "/uncompact").startswith(kept if sends < 32 else "✅ Forgotten: the summary of ")
+        if sends < 32:
+            said(talk, "And now?")
+            assert OPEN in forwarded(fake)
 
 
 def test_a_conversation_is_exported_with_what_is_sent_in_place_of_its_messages() -> None:
