@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -140,15 +140,13 @@ def create_app(
 
 
 def _add_found(
-    router: Router, made: Callable[[Sequence[BackendSetting]], Sequence[Upstream]], found: Sequence[BackendSetting]
+    router: Router, made: Callable[..., Sequence[Upstream]], found: Sequence[BackendSetting]
 ) -> Sequence[Upstream]:
     """Serve the backends found that are not served yet, and return them."""
-    urls, names = ({getattr(each, name) for each in router.upstreams} for name in ("url", "name"))
+    urls, names = ({getattr(each, name) for each in router.upstreams} for name in ("url", "key"))
     new = [each for each in found if each.url not in urls]
-    for index, each in enumerate(new):
-        if each.name in names:
-            new[index] = each.model_copy(update={"name": f"{each.name}-{urlsplit(each.url).port}"})
-    added = made(new)
+    new = [BackendSetting(url=each.url, kind=each.kind) if each.name in names else each for each in new]
+    added = made(new, beside=names)
     for upstream in added:
         router.add(upstream)
     return added
@@ -299,15 +297,20 @@ def upstreams(
     transport: httpx.AsyncBaseTransport,
     store: Store | None = None,
     ttl: float = _TIMES.profile_ttl,
+    beside: Collection[str] = (),
 ) -> list[Upstream]:
-    """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with."""
+    """Build the upstreams of these backends, each with its prober; `store` remembers windows that models were loaded with.
+
+    People are shown the kind and port of one that the user did not name, unless another's name has this port, `beside` them too.
+    """
+    names = [*beside, *(backend.name for backend in backends)]
 
     def upstream(backend: BackendSetting) -> Upstream:
-        host = urlsplit(backend.url).hostname or ""
+        host, port = urlsplit(backend.url).hostname or "", f"-{urlsplit(backend.url).port}"
         here = is_here(host)
 
         def request_window(model: str) -> WindowRequest:
-            return WindowRequest(settings.window_of(model), model, backend=backend.name, here=here)
+            return WindowRequest(settings.window_of(model), model, backend=new_upstream.name, here=here)
 
         def prober(headers: Sequence[Header]) -> Prober:
             timeout, load_timeout = min(PROBE_TIMEOUT, settings.read_timeout), settings.read_timeout
@@ -331,6 +334,8 @@ def upstreams(
             prober=prober,
             managed=backend.managed,
         )
+        is_only = sum(name.endswith(port) for name in names) == 1
+        new_upstream.by_kind = is_only and "name" not in backend.model_fields_set
         new_upstream.near = is_nearby(host)
         return new_upstream
 

@@ -95,7 +95,7 @@ class Job:
     @cached_property
     def scope(self) -> str:
         """Credential's digest, backend and model. Nothing is shared between different scopes."""
-        return f"{self.exchange.tenant}|{self.route.upstream.name}|{self.route.model}"
+        return f"{self.exchange.tenant}|{self.route.upstream.key}|{self.route.model}"
 
     @cached_property
     def key(self) -> ModelKey:

@@ -156,7 +156,10 @@ class Outcome:
     """Digest of the client's key; never the key."""
     cause: "Outcome | None" = None
     """Request that this background work follows; None if this is a request itself."""
+    key: ModelKey = "", ""
+    """Backend and model."""
     backend: str = ""
+    """Backend's name for people."""
     model: str = ""
     """Model's id at the backend."""
     listed: bool = False
@@ -218,10 +221,10 @@ class Outcome:
         for observer in overriding(observers, Observer.ended):
             observer.ended(self)
 
-    def record_route(self, backend: str, model: str, *, listed: bool, looks: bool = False) -> None:
+    def record_route(self, key: ModelKey, backend: str, *, listed: bool, looks: bool = False) -> None:
         """Record backend and model; `looks`: the request only reads, and occupies no backend."""
-        self.backend, self.model, self.listed, self.sent = backend, model, listed, SentPrompt()
-        self.add("looked" if looks else "routed", backend=backend, model=model)
+        self.key, self.backend, self.model, self.listed, self.sent = key, backend, key[1], listed, SentPrompt()
+        self.add("looked" if looks else "routed", backend=backend, model=self.model)
 
     def record_measured(self, tokens: int, window: int | None, tools: Literal["", "emulated"], sent_as: SentAs) -> None:
         """Record the prompt's present size; `window` is None if unknown.
@@ -275,11 +278,6 @@ class Outcome:
         written (`native` where the backend reported it), and `provider` the kind of backend.
         """
         return [*self.each("malformed_call")][:_MOST_MALFORMED]
-
-    @property
-    def key(self) -> ModelKey:
-        """Backend and model."""
-        return self.backend, self.model
 
     @property
     def fill(self) -> float | None:
@@ -392,7 +390,8 @@ class Telemetry:
     def background(self, request_id: str, cause: Outcome) -> Outcome:
         """Open the outcome of background work that follows a request; it does not count as a request."""
         outcome = Outcome(request_id, self.clock, self.observers, credential=cause.credential, cause=cause)
-        outcome.backend, outcome.model, outcome.listed = cause.backend, cause.model, cause.listed
+        outcome.key, outcome.backend = cause.key, cause.backend
+        outcome.model, outcome.listed = cause.model, cause.listed
         return outcome
 
     def silent(self) -> Outcome:

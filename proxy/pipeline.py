@@ -70,7 +70,7 @@ class Pipeline:
                         raise
                     await job.held.aclose()
                     job = job.moved_from
-                    outcome.record_route(*job.route.key, listed=job.route.listed is not None)
+                    outcome.record_route(job.route.key, job.route.upstream.name, listed=job.route.listed is not None)
                     await self.preparer.prepare(job)
                     reply.serve(job)
                     outcome.show("returned", job=job)
@@ -126,7 +126,7 @@ class Pipeline:
         self, received: Request, route: Route, *, exchange: Exchange, outcome: Outcome, **fields: Any
     ) -> Job:
         """Prepare a job for the request that was `received`, as the model of this route needs it; `fields`: the job's others."""
-        outcome.record_route(*route.key, listed=route.listed is not None)
+        outcome.record_route(route.key, route.upstream.name, listed=route.listed is not None)
         settings = with_requested(exchange, self.settings.for_model(route.model))
         request = translated = await route.with_options(received)
         for addon in self.addons.at(AddOn.shape):

@@ -42,7 +42,7 @@ class Route:
     @property
     def key(self) -> ModelKey:
         """Backend and model: the key for facts about models."""
-        return self.upstream.name, self.model
+        return self.upstream.key, self.model
 
     @property
     def known(self) -> KnownModel:
@@ -113,7 +113,8 @@ def is_managed(route: Route, settings: Settings) -> bool:
 
 def not_listed(named: Iterable[tuple[str, str]], table: Mapping[str, Route]) -> list[str]:
     """Build a warning for each model that an option names, by its id or a pattern, and that is not in the `table` of routes."""
-    ids = [*table, *(f"{route.upstream.name}/{public}" for public, route in table.items())]
+    backends = [(public, (route.upstream.name, route.upstream.key)) for public, route in table.items()]
+    ids = [*table, *(f"{backend}/{public}" for public, names in backends for backend in names)]
     return [
         f"SPILLWAY_{option.upper()}={model}: no backend lists such a model{nearest(model, table)}"
         for option, model in sorted(named)
@@ -171,9 +172,12 @@ class Router:
         if (alias := table.get(f"{model}:latest")) is not None:  # Ollama also accepts `name` for `name:latest`
             return replace(alias, model=model)
         backend, _, name = model.partition("/")
-        for each in (name, f"{name}:latest"):
-            if (found := table.get(each)) is not None and found.upstream.name == backend:
-                return found
+        for upstream in self.upstreams:
+            if backend in (upstream.name, upstream.key):
+                full = f"{upstream.name}/{name}"
+                for each in (full, f"{full}:latest", name, f"{name}:latest"):
+                    if (found := table.get(each)) is not None and found.upstream is upstream:
+                        return found
         first = self.upstreams[0]
         return Route(first, first.prober, model, unlisted_among=tuple(table))
 

@@ -120,7 +120,7 @@ class AheadCompactor(AddOn):
     def happened(self, outcome: Outcome, event: Event) -> None:
         """Note the backend that serves a client."""
         if event.name == "routed" and outcome.cause is None:
-            self._serving[outcome] = outcome.backend
+            self._serving[outcome] = outcome.key[0]
             self._arrivals += 1
 
     @override
@@ -248,7 +248,7 @@ class AheadCompactor(AddOn):
     async def _in_turn(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> None:
         """Run a part of a plan when the backends are quiet, and again each time it is cancelled for other requests."""
         for _ in range(MOST_TRIES):
-            async with self._turns[job.route.upstream.name]:
+            async with self._turns[job.route.upstream.key]:
                 await self._wait_until_quiet(job, upstreams)
                 result = await self._try(plan, job, upstreams, work)
             if result != "cancelled":
@@ -261,7 +261,7 @@ class AheadCompactor(AddOn):
                 self._ended.clear()
                 await self._ended.wait()
             before = self._arrivals
-            await asyncio.sleep(self._quiet[job.route.upstream.name])
+            await asyncio.sleep(self._quiet[job.route.upstream.key])
             if before == self._arrivals and not self._is_serving(upstreams):
                 if await job.route.known.is_busy():
                     await asyncio.sleep(BUSY)
@@ -269,8 +269,7 @@ class AheadCompactor(AddOn):
                     return
 
     def _is_serving(self, upstreams: set[Upstream]) -> bool:
-        names = {upstream.name for upstream in upstreams}
-        return not names.isdisjoint(self._serving.values())
+        return not {upstream.key for upstream in upstreams}.isdisjoint(self._serving.values())
 
     async def _try(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> AheadResult | None:
         """Run the work once; any other request to one of the backends cancels it. Returns None if there was nothing to do."""
@@ -291,7 +290,7 @@ class AheadCompactor(AddOn):
                 "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
             )
             if result is not None:
-                seconds, name = outcome.clock() - outcome.since, job.route.upstream.name
+                seconds, name = outcome.clock() - outcome.since, job.route.upstream.key
                 self._quiet[name] = min(LONGEST_QUIET, self._quiet[name] + seconds) if result == "cancelled" else QUIET
                 outcome.add("compacted_ahead", became=result, seconds=seconds)
             outcome.close(0)

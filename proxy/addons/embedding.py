@@ -179,7 +179,7 @@ def compare(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
 
 def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
     """Pair each text, the query first, with its cache key. Vectors are shared only within one tenant and model."""
-    scope = blake2b(f"{job.exchange.tenant}|{route.upstream.name}|{route.model}".encode()).digest()[:16]
+    scope = blake2b(f"{job.exchange.tenant}|{route.upstream.key}|{route.model}".encode()).digest()[:16]
     texts = texts_for(route.model, query, passages)
     return [
         (blake2b(text.encode("utf-8", "surrogatepass"), key=scope, digest_size=16).digest(), text) for text in texts

@@ -314,7 +314,7 @@ class SlotKeeper(AddOn):
             saves = await runner.run(backend.saves_slots(job.route.model))
             job.route.known.has_places = saves is not False
             if saves:
-                name = f"{job.route.upstream.name}|{job.route.model}"
+                name = "|".join(job.key)
                 files = await self._store.document(_OWNER, name)
                 engine = self._engines.setdefault(job.key, _Engine(name, job.route, files or {}, sweeps=files is None))
         return engine if engine is not None and engine.vain < IN_VAIN else None

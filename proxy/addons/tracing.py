@@ -106,7 +106,7 @@ class Tracing(AddOn):
 
     def _backend_attributes(self, outcome: Outcome) -> dict[str, AttributeValue]:
         attributes: dict[str, AttributeValue] = {"spillway.backend": outcome.backend}
-        upstream = next((each for each in self._upstreams if each.name == outcome.backend), None)
+        upstream = next((each for each in self._upstreams if each.key == outcome.key[0]), None)
         if outcome.dialect or outcome.cause is not None:
             attributes |= {"gen_ai.operation.name": "chat", "spillway.dialect": outcome.dialect}
             kind = "unknown" if upstream is None else upstream.prober.known_backend.kind

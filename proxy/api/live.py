@@ -218,7 +218,7 @@ async def request_details(view: View, name: str) -> Response:
 async def forget_lesson(on: On, view: View, backend: str, model: str, lesson: LessonKind) -> Response:
     """Forget what was learned about a model."""
     _check_admin(view)
-    upstream = next((each for each in on.relay.router.upstreams if each.name == backend), None)
+    upstream = next((each for each in on.relay.router.upstreams if backend in (each.name, each.key)), None)
     if upstream is None:
         raise BadRequest("`backend` must be the name of a backend.", param="backend")
     forgotten = upstream.prober.known(model).unlearn(*(_LESSONS.values() if lesson == "all" else (_LESSONS[lesson],)))

@@ -67,8 +67,8 @@ async def list_models(on: On, request: Request, client_version: str | None = Non
 @router.get("/models/{model:path}", include_in_schema=False)
 async def get_model(on: On, request: Request, model: str) -> Response:
     """Describe one model; ids may contain slashes."""
-    route = (await on.relay.router.table()).get(model)
-    if route is None:
+    route = await on.relay.router.route(model)
+    if route.unlisted_among is not None:
         raise ModelNotFound(f"No backend lists the model {model!r}; GET /v1/models shows what there is.")
     listed = route.listed or Listed(route.model, {})
     known = {route.model: Listed(listed.id, listed.raw, await route.known.profile())}
@@ -93,8 +93,8 @@ async def known_models(on: On) -> Response:
                 **info,
                 "effective": _effective(on.settings, upstream, model, info)
                 | ({"summary_model": chosen} if chosen else {}),
-                "counting": line.counting.meter.describe((upstream.name, model)),
-                "emulated_calls": line.replies.ledger.describe((upstream.name, model)),
+                "counting": line.counting.meter.describe((upstream.key, model)),
+                "emulated_calls": line.replies.ledger.describe((upstream.key, model)),
             }
             for model, info in snapshot["models"].items()
         }

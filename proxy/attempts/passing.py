@@ -42,7 +42,8 @@ async def pass_through(
         BrokenOff: the body broke off after the status was sent.
     """
     upstream = to.route.upstream
-    outcome.record_route(*to.route.key, listed=to.route.listed is not None, looks=exchange.method in SAFE)
+    looks = exchange.method in SAFE
+    outcome.record_route(to.route.key, upstream.name, listed=to.route.listed is not None, looks=looks)
     outcome.add("sent", why="passed on", stream=False)
     try:
         headers = outcome.traced(exchange.headers)

@@ -118,7 +118,7 @@ class Resumer:
                 return opened
             if opened is Remedy.GIVE_UP:
                 return None
-            _log.info("%s/%s refused to continue by %s", *job.key, way.value)
+            _log.info("%s/%s refused to continue by %s", job.outcome.backend, job.route.model, way.value)
             await self._rule_out(way, "refused to go on")
         raise UpstreamRefused(f"Backend {job.route.upstream.name} refused every way to continue the answer.")
 

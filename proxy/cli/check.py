@@ -138,7 +138,7 @@ async def _seen(
     if refused.status not in (0, 200) and not isinstance(refused.json, dict):
         prober.give_up_door()  # use its /v1 instead of /api/chat, as the first chat would find out
     if (backend := prober.known_backend) is not UNKNOWN:
-        seen.kind = backend.kind
+        seen.name, seen.kind = upstream.name, backend.kind
         listed = [model.id for model in await prober.listed()]
         seen.listed = len(listed)
         seen.status = 200 if listed else (await prober.runner.exchange(MODELS)).status

@@ -138,15 +138,19 @@ async def discover(
 ) -> list[BackendSetting]:
     """Discover the backends on these hosts and ports by the shape of replies, asking all at once; in order of hosts and ports.
 
-    A backend is named by its kind; one that demands a key is of the kind `auto`.
+    The first of a kind is named by it; one that demands a key is of the kind `auto`.
 
     Many other programs use ports 8080 and 8000, so a server of unknown kind counts only if it lists models, or demands a key
     for that, in OpenAI's form. A server that two host names reach is found twice.
     """
     urls = [f"http://{host}:{port}" for host in hosts for port in ports]
     kinds = await asyncio.gather(*(_kind(FlowRunner(transport, url, timeout=1.0)) for url in urls))
-    found = zip(kinds, urls, strict=True)
-    return [BackendSetting(url=url, name=kind, kind=kind or "auto") for kind, url in found if kind is not None]
+    found = enumerate(zip(kinds, urls, strict=True))
+    return [
+        BackendSetting(url=url, name="" if kind in kinds[:index] else kind, kind=kind or "auto")
+        for index, (kind, url) in found
+        if kind is not None
+    ]
 
 
 async def _kind(runner: FlowRunner) -> str | None:

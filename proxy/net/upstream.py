@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 from typing_extensions import override
 
-from proxy.backends.base import UNKNOWN, Backend
+from proxy.backends.base import UNKNOWN, Backend, Generic
 from proxy.core.errors import BadRequest, ClientError, UpstreamInvalid, UpstreamTimeout, UpstreamUnavailable
 from proxy.core.history.turns import without_system
 from proxy.core.jsontext import HEAVY, dumps, loads, loads_object
@@ -84,6 +84,7 @@ class ChatBody:
 class Upstream:
     """A backend.
 
+    `name` is its key in what is stored and known, and is taken wherever a backend is named, also while people are shown another.
     `url` is its root, without user, `/v1` or trailing slash; `authorization` is sent to it instead of the client's. If there is
     none and it refuses probes, it is probed with the current client's credentials, and the results are used for the same
     credentials only.
@@ -100,7 +101,9 @@ class Upstream:
         prober: MakeProber,
         managed: bool = True,
     ) -> None:
-        self.name = name
+        self.key = self._name = name
+        self.by_kind = False
+        """Whether people are shown its kind and port instead of its key, as soon as the kind is known."""
         self.url = url
         self._make_prober = prober
         self._prober = prober(() if authorization is None else [(b"authorization", authorization)])
@@ -116,6 +119,13 @@ class Upstream:
         self._transport = transport
         self._root = httpx.URL(url)
         self._prefix = self._root.raw_path.rstrip(b"/")
+
+    @property
+    def name(self) -> str:
+        """Its name for people. Once it is named by its kind, it keeps that name."""
+        if self.by_kind and not isinstance(kind := self._prober.known_backend, Generic):
+            self._name, self.by_kind = f"{kind.kind}-{self.place[1]}", False
+        return self._name
 
     @property
     def wants_clients_keys(self) -> bool:
@@ -348,7 +358,7 @@ class ReadinessProbe:
         self._upstreams = upstreams
         self._clock = clock
         self._patience = patience
-        self._kinds: dict[str, str | None] = {}
+        self._kinds: dict[Upstream, str | None] = {}
         self._expires = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
@@ -361,18 +371,18 @@ class ReadinessProbe:
             if self._asking is None or self._asking.done():
                 self._asking = spawn(self._ask(), name="readiness")
             await asyncio.shield(self._asking)
-        return self._kinds
+        return {upstream.name: kind for upstream, kind in self._kinds.items()}
 
     async def _ask(self) -> None:
         upstreams = tuple(self._upstreams)
         kinds = await asyncio.gather(*map(self._kind, upstreams))
         for upstream, kind in zip(upstreams, kinds, strict=True):
-            before = self._kinds.get(upstream.name, "not asked yet")
+            before = self._kinds.get(upstream, "not asked yet")
             if kind is None and before is not None:
                 _log.warning("backend %s does not answer, or lists no model; `spillway check` says why", upstream.name)
             elif kind is not None and before is None:
                 _log.info("backend %s answers again", upstream.name)
-            self._kinds[upstream.name] = kind
+            self._kinds[upstream] = kind
         self._expires = self._clock() + BELIEVED
 
     async def _kind(self, upstream: Upstream) -> str | None:

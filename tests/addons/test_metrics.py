@@ -132,13 +132,13 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
     odd: tuple[dict[str, Any], ...] = ({}, {"prompt_tokens": None}, {"prompt_tokens_details": {"cached_tokens": "x"}})
     for number in range(400):
         outcome = telemetry.open("r", (), credential=f"c{number % 20}" if number > 50 else "one")
-        outcome.record_route("b", f"made up {number}", listed=False)
+        outcome.record_route(("b", f"made up {number}"), "b", listed=False)
         outcome.usage = {"prompt_tokens": 10, "completion_tokens": 1}
         if number:  # it was refused before anything answered
             outcome.add("first_byte")
         outcome.close(200)
     outcome = telemetry.open("r", ())
-    outcome.record_route("b", "real", listed=True)
+    outcome.record_route(("b", "real"), "b", listed=True)
     outcome.usage = {"prompt_tokens": 0}
     outcome.close(404)
     for usage in odd:

@@ -31,12 +31,12 @@ def machine(ports: dict[int, dict[str, Any]]) -> httpx.MockTransport:
     return httpx.MockTransport(answer)
 
 
-def backend(kind: str, port: int) -> BackendSetting:
-    found = {"url": f"http://127.0.0.1:{port}", "name": kind, "kind": kind or "auto"}
+def backend(kind: str, port: int, **given: str) -> BackendSetting:
+    found = {"url": f"http://127.0.0.1:{port}", "name": kind, "kind": kind or "auto", **given}
     return BackendSetting.model_validate(found)
 
 
-async def test_all_four_are_found_where_they_usually_are() -> None:
+async def test_all_are_found_where_they_usually_are_also_two_of_a_kind() -> None:
     transport = machine(
         {
             1234: {"/api/v1/models": LMSTUDIO["v1"], "*": LMSTUDIO["unknown_path"]},
@@ -51,6 +51,8 @@ async def test_all_four_are_found_where_they_usually_are() -> None:
         backend("llamacpp", 8080),
         backend("vllm", 8000),
     ]
+    transport = machine({port: {"/v1/models": VLLM["models"]} for port in (8080, 8000)})
+    assert await discover(transport) == [backend("vllm", 8080), backend("vllm", 8000, name="")]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from proxy.net.flows import FlowRunner
 from proxy.net.headers import ProxyKeys
 from proxy.net.prober import Prober
 from proxy.net.upstream import BELIEVED, MakeProber, ReadinessProbe, Upstream
-from tests.net.fake_server import Clock
+from tests.net.fake_server import Clock, FakeServer
+from tests.net.probing import lmstudio, vllm
 
 pytestmark = pytest.mark.anyio
 
@@ -82,6 +83,25 @@ async def test_an_answer_is_believed_for_a_while_and_shared() -> None:
     server.status = 0
     clock.now += BELIEVED / 2
     assert await ready.kinds() == {"b1": None}
+
+
+async def test_a_backend_is_named_by_its_kind_once_that_is_known_and_keeps_the_name() -> None:
+    server, clock = FakeServer(vllm(4096)), Clock()
+    upstream = Upstream(
+        name="b",
+        url="http://127.0.0.1:9",
+        authorization=None,
+        proxy_keys=ProxyKeys(),
+        transport=server.transport,
+        prober=lambda _: Prober(FlowRunner(server.transport, "http://127.0.0.1:9"), clock=clock),
+    )
+    upstream.by_kind, seen = True, list[dict[str, str | None]]()
+    ready, away = ReadinessProbe([upstream], clock=clock), httpx.ConnectError
+    for failure, replies in ((away, {}), (None, vllm(4096)), (away, {}), (None, lmstudio(4096))):
+        server.failure, server.replies = failure, replies
+        clock.now += 400
+        seen.append(await ready.kinds())
+    assert seen == [{"b": None}, {"vllm-9": "vllm"}, {"vllm-9": None}, {"vllm-9": "lmstudio"}]
 
 
 async def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

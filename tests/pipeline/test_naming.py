@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +105,37 @@ def test_where_no_backend_lists_a_model_the_answer_names_the_nearest(
         refused = proxy.chat({"model": "sharde", "messages": [{"role": "user", "content": "hi"}]})
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
         assert says in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("second", ["127.0.0.1", "localhost"])
+def test_a_backend_without_a_name_goes_by_its_kind_and_port_unless_another_has_that_port(second: str) -> None:
+    with LlamaCppFake([SHARED]) as fake, VllmFake([SHARED]) as other:
+        urls = [fake.url, (fake if second == "localhost" else other).url.replace("127.0.0.1", second)]
+        (_, port), (_, port_of_second) = (url.rsplit(":", 1) for url in urls)
+        kept = [f"127.0.0.1-{port}", f"{second}-{port_of_second}"]
+        shown = kept if second == "localhost" else [f"llamacpp-{port}", f"vllm-{port_of_second}"]
+        with running_proxy(*(BackendSetting(url=url) for url in urls)) as proxy:
+            listed = [each["id"] for each in proxy.client.get("/v1/models").json()["data"]]
+            assert listed == ["shared", *(f"{name}/shared" for name in shown)]
+            assert list(proxy.client.get("/readyz").json()["backends"]) == shown
+            for name in (shown[1], kept[1]):
+                answer = proxy.chat({"model": f"{name}/shared", "messages": [{"role": "user", "content": "hi"}]})
+                assert answer.headers["x-spillway-backend"] == shown[1]
+                assert proxy.client.get(f"/v1/models/{name}/shared").json()["spillway"]["backend"] == shown[1]
+
+
+@pytest.mark.parametrize("before", ["", "127.0.0.1-{}"])
+def test_what_is_stored_for_a_backend_does_not_depend_on_the_name_that_people_see(tmp_path: Path, before: str) -> None:
+    talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 150} for n in range(11)]
+    settings: dict[str, Any] = {"store": f"sqlite:///{tmp_path}/kept.sqlite3", "strategy": "truncate"}
+    with LlamaCppFake([FakeModel("m", 2048)]) as fake:
+        port, sent = fake.url.rpartition(":")[2], list[str]()
+        for name in (before.format(port), ""):
+            with running_proxy(BackendSetting(url=fake.url, name=name), **settings) as proxy:
+                answer = proxy.chat({"model": "m", "messages": talk, "max_tokens": 9})
+                sent.append(answer.headers["x-spillway-action"])
+        assert sent == ["trimmed", "continued"]
+        assert answer.headers["x-spillway-backend"] == f"llamacpp-{port}"
 
 
 def form(model: str, *, first: bool = True) -> bytes:

@@ -254,6 +254,7 @@ class BackendSetting(pydantic.BaseModel):
         if not self.name:
             place = f"{parts.hostname}-{parts.port}" if parts.port else f"{parts.hostname}"
             object.__setattr__(self, "name", re.sub(r"[^\w.@-]", "-", place, flags=re.ASCII))
+            self.model_fields_set.discard("name")
         return self
 
     @property
