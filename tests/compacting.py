@@ -27,7 +27,6 @@ LABELS: dict[str, tuple[str, str, str]] = {
 
 
 def written(talk: Talk, how: str) -> str:
-    """The conversation as one text."""
     if how == "json":
         return json.dumps(history(talk))
     user, assistant, between = LABELS[how]
@@ -35,7 +34,6 @@ def written(talk: Talk, how: str) -> str:
 
 
 def history(talk: Talk) -> list[Message]:
-    """The conversation in messages of its own."""
     roles = ("user", "assistant")
     return [{"role": role, "content": text} for turn in talk for role, text in zip(roles, turn, strict=True)]
 

@@ -26,7 +26,6 @@ def cost(messages: Sequence[Message]) -> list[float]:
 
 
 def reduction_of(messages: Sequence[Message], budget: float, *, gain: int = 20, protect: int = 50) -> Reduction:
-    """A reduction as the stages make it."""
     from proxy.compaction.condensing import head_end
 
     return Reduction(
@@ -66,7 +65,6 @@ texts = st.one_of(
 
 @st.composite
 def contents(draw: st.DrawFn) -> Any:
-    """A string, or parts with text, images and things nobody knows."""
     if draw(st.integers(0, 3)):
         return draw(texts)
     parts: list[Any] = [{"type": "text", "text": draw(texts)}]

@@ -37,7 +37,6 @@ class Proxy:
     server: Server
 
     def chat(self, body: dict[str, Any], **headers: str) -> httpx.Response:
-        """Post a chat request."""
         return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
 
@@ -144,5 +143,4 @@ def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Parts of a text with spaces between them."""
     return " ".join(parts)

@@ -32,8 +32,6 @@ class _Kept:
 
 
 class Raw:
-    """One connection to a proxy."""
-
     def __init__(self, url: str, *, window: int = 0) -> None:
         """Connect; `window` bounds what the system takes in for this side, in bytes."""
         self.sock = socket.socket()
@@ -56,13 +54,11 @@ class Raw:
         return sent
 
     def answer(self, method: str = "GET") -> tuple[HTTPResponse, bytes]:
-        """Read one answer."""
         response = HTTPResponse(cast("socket.socket", self._file), method=method)
         response.begin()
         return response, response.read()
 
     def error(self) -> tuple[int, dict[str, Any]]:
-        """Read an answer in OpenAI's error shape: status, and the object inside."""
         response, body = self.answer()
         told = json.loads(body)
         assert set(told["error"]) == {"message", "type", "code", "param"}
@@ -70,7 +66,6 @@ class Raw:
         return response.status, told["error"]
 
     def rest(self) -> bytes:
-        """All there is until the other side closes."""
         data = b""
         with suppress(ConnectionError):
             while part := self._file.read1(65536):

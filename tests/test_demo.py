@@ -174,7 +174,6 @@ async def demo() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def frames(demo: httpx.AsyncClient, **more: Any) -> list[Any]:
-    """The data of a streamed answer; the end mark as text."""
     answer = await demo.post("/v1/chat/completions", json={**HELLO, "stream": True, **more})
     assert answer.headers["content-type"].startswith("text/event-stream")
     data = [frame.removeprefix("data: ") for frame in answer.text.split("\n\n") if frame]

@@ -35,7 +35,6 @@ SIZES = {"m": 2**20, "mb": 2**20, "g": 2**30}
 
 
 def instructions(name: str) -> list[str]:
-    """The arguments of all instructions of this name, continuation lines joined."""
     joined = re.sub(r"\\\n\s*", " ", DOCKERFILE)
     return [line.split(None, 1)[1] for line in joined.split("\n") if line.startswith(f"{name} ")]
 

@@ -61,7 +61,6 @@ def test_only_settings_that_exist_are_mentioned(path: Path) -> None:
 
 @cache
 def help_of(*command: str) -> str | None:
-    """The help text of a command, None when there is no such command."""
     told = StringIO()
     try:
         with redirect_stdout(told), redirect_stderr(StringIO()):

@@ -68,7 +68,6 @@ class Windowed:
         return self
 
     def recalled(self) -> str:
-        """What is put in front of the question."""
         answer = self.say(ASK)
         newest = str(sent(self.proxy)[-1]["content"])
         assert (RECALLED in newest) == ("x-spillway-recalled" in answer.headers)
@@ -76,7 +75,6 @@ class Windowed:
 
 
 def sent(proxy: Proxy) -> list[dict[str, Any]]:
-    """The prompt that was sent last."""
     messages: list[dict[str, Any]] = proxy.app.state.fake.chats()[-1].json["messages"]
     return messages
 

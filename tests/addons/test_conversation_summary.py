@@ -43,8 +43,6 @@ class Model:
 
 
 class Talk:
-    """A conversation in which a summary stands."""
-
     def __init__(self, proxy: Proxy, fake: LlamaCppFake, model: Model, headers: dict[str, str]) -> None:
         self.proxy, self.fake, self.model, self.headers = proxy, fake, model, headers
         self.messages = history()
@@ -54,7 +52,6 @@ class Talk:
         self.path = f"/spillway/conversations/{self.id}/summary"
 
     def turn(self, said: str = "") -> str:
-        """Another turn; what the model was shown."""
         if said:
             self.messages += [{"role": "assistant", "content": "Fine."}, {"role": "user", "content": said}]
         answer = self.proxy.chat({"model": "m", "messages": self.messages, "max_tokens": 40}, **self.headers)

@@ -20,7 +20,6 @@ LONG = "word " * 60
 
 
 def turns(number: int, first: str = "Which port is it?") -> list[dict[str, Any]]:
-    """A conversation in which the user has spoken so often."""
     history: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     for turn in range(number):
         history.append({"role": "user", "content": f"{first} {turn} {LONG}"})

@@ -26,7 +26,6 @@ LOOKED_AT: dict[str, Callable[[], bytes]] = {
 
 
 async def get(app: ASGIApp, path: str) -> Any:
-    """What a script is told."""
     sent: list[Message] = []
 
     async def receive() -> Message:

@@ -27,7 +27,6 @@ DASHBOARD = CONFIG / "grafana/dashboards/spillway.json"
 
 @pytest.fixture(scope="module")
 def shown() -> str:
-    """What is shown after some traffic."""
     fake = LlamaCppFake([FakeModel("m", WINDOW)], brain)
     with fake, running_proxy(fake) as proxy:
         for _ in range(2):
@@ -45,7 +44,6 @@ def test_names_follow_the_conventions_of_prometheus(shown: str) -> None:
 
 
 def histogram(text: str, name: str) -> tuple[float, float]:
-    """How many were observed, and their sum."""
     values = {
         sample.name: sample.value
         for family in text_string_to_metric_families(text)

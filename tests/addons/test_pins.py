@@ -35,7 +35,6 @@ def at_length(question: Question) -> Reply:
 
 
 def system(chat: Any) -> str:
-    """The system prompt that a backend got; empty if it got none."""
     first = chat.json["messages"][0]
     return str(first["content"]) if first["role"] == "system" else ""
 

@@ -19,7 +19,6 @@ DEADLINE = 20.0
 
 
 def code(answer: httpx.Response) -> tuple[int, str | None]:
-    """Return status and code of a well-formed error."""
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "code", "param"}
     return answer.status_code, error["code"]
@@ -34,7 +33,6 @@ class Viewing:
         self._queue: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     def read(self, answer: httpx.Response) -> None:
-        """Read the feed until it ends, or is closed."""
         name = ""
         try:
             for line in answer.iter_lines():
@@ -58,7 +56,6 @@ class Viewing:
 
 @contextmanager
 def viewing(proxy: Proxy, query: str = "", **headers: str) -> Iterator[Viewing]:
-    """Look at a proxy; the snapshot is the first event."""
     seen = Viewing()
     with (
         httpx.Client(base_url=proxy.url, timeout=60, trust_env=False) as client,

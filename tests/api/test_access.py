@@ -21,7 +21,6 @@ KEY = {"authorization": "Bearer a-key"}
 
 
 def raw(proxy: Proxy, head: str, body: bytes = b"") -> tuple[int, bytes]:
-    """Status and body of the answer to a request of which every byte is ours."""
     place = urlsplit(proxy.url)
     with socket.create_connection((place.hostname, place.port), timeout=20) as wire:
         wire.sendall(head.replace("\n", "\r\n").encode("latin-1") + b"\r\n\r\n" + body)

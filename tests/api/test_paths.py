@@ -16,7 +16,6 @@ from proxy.core.settings import BackendSetting, Settings
 
 
 def access(**settings: Any) -> AccessControl:
-    """Access control of a Spillway with these settings."""
     return AccessControl(Settings(backends=(BackendSetting(url="http://127.0.0.1:1"),), **settings))
 
 

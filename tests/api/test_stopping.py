@@ -31,7 +31,6 @@ def stopping(log: Path, fake: GenericFake, graceful: float) -> Iterator[tuple[Sp
 
 
 def held(gate: Gate) -> GenericFake:
-    """A backend whose answers say one word and then wait."""
     return GenericFake(brain=lambda _: Reply(text="one two three four", gate=gate))
 
 
@@ -47,11 +46,6 @@ def answers(proxy: Spillway) -> bool:
 
 
 def body_of(answer: bytes) -> bytes:
-    """The body of a whole answer in chunks.
-
-    Raises:
-        AssertionError: it broke off.
-    """
     assert answer.endswith(b"\r\n0\r\n\r\n"), answer[-200:]
     chunks = answer.partition(b"\r\n\r\n")[2]
     body = b""

@@ -64,7 +64,6 @@ def asked(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def said(proxy: Proxy, name: str, *, stream: bool, **fields: Any) -> tuple[str, list[dict[str, str]], str]:
-    """Text, calls and finish reason of an answer."""
     answer = proxy.chat(asked(name, stream=stream, **fields))
     assert answer.status_code == 200, answer.text
     assert "x-spillway-tools" not in answer.headers

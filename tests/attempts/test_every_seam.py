@@ -36,7 +36,6 @@ def body(stream: bool, asked: str = "go") -> dict[str, Any]:
 
 
 def said(answer: httpx.Response, stream: bool) -> str:
-    """The text of an answer that is one, whichever way it came."""
     assert answer.status_code == 200, answer.content
     if stream:
         seen = read_stream(answer.content)

@@ -51,7 +51,6 @@ def silent(backend: RawBackend, call: Call) -> None:
 
 
 def endless(backend: RawBackend, call: Call) -> None:
-    """Events for ever, to whoever still reads them."""
     frame = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
     until = time.monotonic() + LEFT
     call.send(SSE)
@@ -72,8 +71,6 @@ def test_who_leaves_before_the_first_byte_is_not_answered_to_the_end(ask: str) -
 
 
 class Deaf:
-    """A backend that takes connections, and reads no body."""
-
     def __init__(self) -> None:
         self.uploading: queue.Queue[socket.socket] = queue.Queue()
         self._listening = socket.create_server(("127.0.0.1", 0))

@@ -126,7 +126,6 @@ def test_a_tool_call_that_does_not_fit_is_asked_for_again(kind: str, stream: boo
 
 
 def joined_calls(body: bytes) -> list[dict[str, str]]:
-    """The calls of a stream as a client puts them together."""
     made: dict[int, dict[str, str]] = {}
     for line in body.split(b"\n"):
         chunk = loads(line[6:]) if line.startswith(b"data: {") else {}

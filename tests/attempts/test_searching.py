@@ -65,7 +65,6 @@ def staged(
 
 
 def sent(fake: FakeBackend) -> list[Any]:
-    """Bodies of the requests, without those for summaries."""
     bodies = [request.json for request in fake.chats()]
     return [body for body in bodies if "ummari" not in text_of(body["messages"][-1])]
 
@@ -75,8 +74,6 @@ def names(body: Any) -> list[str]:
 
 
 class Seen:
-    """An answer as a client sees it, streamed or whole."""
-
     def __init__(self, proxy: Proxy, *, stream: bool, **fields: Any) -> None:
         wish = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         answer = proxy.chat({"model": "m", "messages": PAST, **wish, **fields})

@@ -17,7 +17,6 @@ ECHOES = [how for how in STRAYS if how.startswith(("repeats", "goes on"))]
 
 
 def asked(proxy: Proxy, *, stream: bool) -> tuple[str, str, str]:
-    """Text, reasoning and finish reason of an answer."""
     answer = proxy.chat({"model": "m", "stream": stream, "messages": GO})
     if stream:
         seen = read_stream(answer.content)

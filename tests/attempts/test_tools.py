@@ -55,7 +55,6 @@ def says(*replies: str) -> Any:
 
 
 def calls_of(proxy: Proxy, *, stream: bool, **fields: Any) -> tuple[str | None, list[dict[str, str]], str]:
-    """Text, calls and finish reason of an answer."""
     body = {"model": "m", "messages": ASK, "tools": [WEATHER], "stream": stream, **fields}
     answer = proxy.chat(body)
     assert answer.status_code == 200, answer.text

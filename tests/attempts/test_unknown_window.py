@@ -37,7 +37,6 @@ class WordlessFake(GenericFake):
 
 
 def asked(proxy: Proxy, *, stream: bool, text: str = "go", **fields: Any) -> tuple[str, str, dict[str, Any]]:
-    """Text, finish reason and usage of an answer."""
     body = {"model": "m", "stream": stream, "messages": [{"role": "user", "content": text}], **fields}
     answer = proxy.chat(body)
     if stream:

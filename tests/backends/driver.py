@@ -15,7 +15,6 @@ NOT_FOUND = Reply(404, {"error": {"message": "not found"}})
 
 
 def payloads(backend: str) -> dict[str, Any]:
-    """The recorded replies of one backend: name -> JSON."""
     path = Path(__file__).parent / "payloads" / f"{backend}.json"
     loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return loaded

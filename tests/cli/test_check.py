@@ -22,15 +22,12 @@ from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, OllamaFake
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with nothing on it, not in a container."""
     monkeypatch.setattr("proxy.cli.check.CONTAINERS", ())
     return tmp_path
 
 
 @pytest.fixture
 def checked(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What `spillway check` finds, by its codes."""
-
     def ask(*backends: FakeBackend | str, answers: bool = True, works: bool = True) -> dict[str, dict[str, Any]]:
         urls = [each if isinstance(each, str) else each.url for each in backends]
         status = main(["check", "--json", *(part for url in urls for part in ("--backend", url))])
@@ -44,7 +41,6 @@ def checked(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def gone() -> str:
-    """Where nothing answers."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return f"http://127.0.0.1:{free.getsockname()[1]}"
 

@@ -63,8 +63,6 @@ def fine(_: Question) -> Reply:
 
 
 class Desk:
-    """A user's home, project and path."""
-
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.home, self.project, self.bin = folder / "home", folder / "project", folder / "bin"
         self.out = folder / "out.json"
@@ -90,7 +88,6 @@ class Desk:
         return json.loads(self.out.read_text())
 
     def files(self) -> list[str]:
-        """What lies in home and project, and what was left behind."""
         folders = (self.home, self.project, self.temporary)
         return sorted(
             str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*") if path.is_file()
@@ -111,7 +108,6 @@ def port(url: str) -> str:
 
 
 def launched(desk: Desk, name: str, url: str, *arguments: str) -> Any:
-    """What a program was told that is started with the Spillway at this URL."""
     desk.set("SPILLWAY_PORT", port(url))
     assert main(["launch", name, *arguments]) == 0
     return desk.told()

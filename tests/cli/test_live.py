@@ -36,8 +36,6 @@ def busy() -> Iterator[tuple[Proxy, str, str]]:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Any:
-    """What a command prints to a pipe."""
-
     def run(proxy: Proxy, *arguments: str, status: int = 0) -> str:
         assert main([*arguments, "--url", proxy.url]) == status
         out, err = capsys.readouterr()
@@ -48,7 +46,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
 
 @contextmanager
 def command(proxy: Proxy, *arguments: str, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """The command as a program of its own, ended with the test."""
     run = [sys.executable, "-m", "proxy", *arguments, "--url", proxy.url]
     with subprocess.Popen(run, cwd=ROOT, text=True, **{"stdout": subprocess.PIPE, **more}) as process:
         try:

@@ -33,7 +33,6 @@ _IMPORTED = re.compile(r"^import time:.*\|\s*(\S+)$", re.MULTILINE)
 
 
 def imported(server: Running) -> set[str]:
-    """Modules imported so far: Python writes each on a line of its own (`-X importtime`)."""
     return set(_IMPORTED.findall(server.log.read_text(encoding="utf-8")))
 
 

@@ -12,7 +12,6 @@ BY = Summariser(window=4000, tokens=60, overhead=0.0, same_model=True)
 
 
 def driven(flow: Sliced[Made], reply: Callable[[SummaryAsk], str]) -> tuple[Made, list[SummaryAsk]]:
-    """What comes out in the end, and all that was asked for."""
     asked: list[SummaryAsk] = []
     try:
         ask = next(flow)

@@ -16,7 +16,6 @@ Message = dict[str, Any]
 
 
 def history(steps: int, *, user_every: int = 0) -> list[Message]:
-    """A user's task, and steps of thought, call and result."""
     made: list[Message] = [{"role": "user", "content": "Find it."}]
     for step in range(steps):
         if user_every and step and step % user_every == 0:

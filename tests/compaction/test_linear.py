@@ -98,7 +98,6 @@ def shortened(rung: Callable[[Reduction, int], Reduction], messages: Sequence[Me
 
 
 def compacted(messages: Sequence[Message], answer: str, by: Summariser, count: Cost = cost) -> int:
-    """Shorten a history; how often a summary was asked for."""
     flow = compact(replace(reduction(messages), cost=count), by, limit=100)
     return len(driven(flow, lambda _: answer)[1])
 

@@ -57,7 +57,6 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def opened(request: pytest.FixtureRequest, url: str, clock: HandClock) -> AsyncIterator[Open]:
-    """Opens stores on the same address, and closes them in the end."""
     stores: list[Store] = []
 
     def opener(**limits: Any) -> Store:

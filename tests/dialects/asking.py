@@ -12,7 +12,6 @@ PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
 
 
 def question(path: str, *, stream: bool, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    """A request for the model `m`."""
     field = "input" if path == "/v1/responses" else "messages"
     bound = {"max_tokens": 4000} if path == "/v1/messages" else {}
     return {"model": "m", "stream": stream, field: messages, **bound, **fields}

@@ -33,24 +33,20 @@ def writer_of(dialect: Dialect, managed: Managed | None = None, **form: Any) -> 
 
 
 def chunk(delta: Json, finish: str | None = None, **more: Any) -> Piece:
-    """A chunk with one choice."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return read_frame(sse.encode({"id": "chatcmpl-1", "created": 7, "model": "m", "choices": [choice], **more}))
 
 
 def called(index: int, name: str = "", arguments: str = "", call_id: str = "") -> Json:
-    """A piece of a tool call."""
     function = {"name": name, "arguments": arguments} if name else {"arguments": arguments}
     return {"tool_calls": [{"index": index, **({"id": call_id} if call_id else {}), "function": function}]}
 
 
 def usage(**counts: Any) -> Piece:
-    """The chunk at the end that counts."""
     return read_frame(sse.encode({"id": "chatcmpl-1", "choices": [], "usage": counts}))
 
 
 def failure(**error: Any) -> Piece:
-    """A frame that reports an error."""
     return read_frame(sse.encode({"error": error}))
 
 
@@ -126,13 +122,11 @@ def hear(dialect: Dialect, data: bytes, *, streamed: bool = True) -> Heard:
 
 
 def streamed(dialect: Dialect, *pieces: Piece, **form: Any) -> Heard:
-    """What is heard of these pieces as a stream."""
     writer = writer_of(dialect, **form)
     return hear(dialect, b"".join(writer.relay(piece, None, role_sent=True) for piece in pieces) + writer.end())
 
 
 def whole(dialect: Dialect, piece: Piece, **form: Any) -> Heard:
-    """What is heard of an answer in one body."""
     return hear(dialect, writer_of(dialect, **form).body(Completion(choices=(piece,)), (), {}), streamed=False)
 
 

@@ -15,7 +15,6 @@ FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "
 
 
 def asked(said: Any = "hello", **fields: Any) -> Request:
-    """The request; nothing that it names is kept anywhere."""
     request = read(json.dumps({"model": "m", "input": said} | fields).encode())
     if request.reading is None:
         return request

@@ -40,7 +40,6 @@ def session(dialect: Dialect, watch: Watch = FAR) -> StreamSession:
 
 
 def text_in(dialect: Dialect, data: bytes) -> str:
-    """What a client shows as the answer."""
     return read(dialect.path.removesuffix("/compact"), data, stream=True).text
 
 

@@ -33,14 +33,12 @@ __all__ = [
 
 @pytest.fixture
 def echo_tap(echo_engine: Engine) -> Iterator[Tap]:
-    """What is between a proxy and the echo model."""
     with tapped(echo_engine.url) as running:
         yield running
 
 
 @pytest.fixture
 def instruct_tap(instruct_engine: Engine) -> Iterator[Tap]:
-    """What is between a proxy and the instruct model."""
     with tapped(instruct_engine.url) as running:
         yield running
 

@@ -233,7 +233,6 @@ def staged(wants: str, brain: Callable[[Question], Reply], **settings: Any) -> I
 
 
 def answers(chats: Sequence[Recorded]) -> list[dict[str, Any]]:
-    """The assistant's messages in the newest of these requests."""
     return [message for message in chats[-1].json["messages"] if message["role"] == "assistant"]
 
 

@@ -50,8 +50,6 @@ def test_what_is_sent_back(stages: StageOf, form: str, scene: Scene) -> None:
 
 
 class Count(BaseModel):
-    """What is asked for."""
-
     count: int
 
 

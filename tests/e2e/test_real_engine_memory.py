@@ -89,6 +89,5 @@ def test_the_engine_searches(echo_tap: Tap, spillway: StartSpillway) -> None:
 
 
 def _embedded(tap: Tap) -> list[str]:
-    """The texts whose vectors came."""
     found = [each for each in tap.seen if each.path == "/v1/embeddings" and b'"embedding"' in each.answered]
     return [text for each in found for text in json.loads(each.asked)["input"]]

@@ -57,7 +57,6 @@ def test_its_template_hears_it(
 
 
 def said(url: str, engine: Engine, form: Form, text: str, wish: dict[str, Any]) -> str:
-    """The body of the answer to this text."""
     path, fields = form
     question = [{"role": "user", "content": text}]
     asked = {"input" if form is RESPONSES else "messages": question}

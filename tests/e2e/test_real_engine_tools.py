@@ -75,7 +75,6 @@ class Client:
     """What it got."""
 
     def loop(self, streamed: Sequence[bool]) -> str:
-        """All rounds, each streamed or not in turn; the text of the last answer."""
         history = [FIRST]
         hooks: dict[str, Any] = {"request": [self._sent], "response": [self._got]}
         with (
@@ -131,7 +130,6 @@ class Client:
 
 
 def told_of(proxy: Spillway, model: str) -> Any:
-    """What `/spillway/models` says of a model."""
     told = httpx.get(f"{proxy.url}/spillway/models", trust_env=False).json()
     return told["backends"][0]["models"][model]
 
@@ -280,7 +278,6 @@ def made_in(frames: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def pauses(proxy: Spillway) -> float:
-    """Answers that were paused so far."""
     lines = httpx.get(f"{proxy.url}/metrics", trust_env=False).text.split("\n")
     return sum(float(line.split()[-1]) for line in lines if line.startswith("spillway_pauses_total{"))
 

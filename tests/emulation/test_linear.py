@@ -68,7 +68,6 @@ TEXTS: dict[str, Callable[[int], str]] = {
 
 
 def steps(text: str, size: int, *, emulated: bool) -> int:
-    """Calls of functions that it takes to read a text in pieces of a size."""
     taken = 0
 
     def count(_frame: FrameType, event: str, _argument: Any) -> None:

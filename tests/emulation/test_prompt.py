@@ -33,7 +33,6 @@ def tool(content: Any, call_id: str = "c1", **more: Any) -> dict[str, Any]:
 
 
 def rewritten(*messages: dict[str, Any]) -> list[Any]:
-    """The messages alone, without a protocol."""
     return [dict(m) for m in as_text(messages, SILENT)]
 
 

@@ -36,8 +36,6 @@ STOP, LENGTH = chunk({}, "stop"), chunk({}, "length")
 
 
 class Stream(WrittenCallReader):
-    """Bytes in, bytes out."""
-
     def __init__(self, of: Offer, said: str, calls_before: int) -> None:
         numbers = count(1)
         super().__init__(
@@ -254,7 +252,6 @@ def test_an_end_without_a_finish_reason_completes_nothing() -> None:
 
 
 def joined(parts: Iterable[tuple[Any, Any]]) -> tuple[str, list[Any], Any]:
-    """Content, calls and finish reason that a client puts together from deltas."""
     content, calls, finish = "", [], None
     for delta, reason in parts:
         content += delta.get("content") or ""

@@ -86,7 +86,6 @@ def _joined(word: list[str], pair: Pair) -> list[str]:
 
 
 def train(text: str, merges: int) -> list[Pair]:
-    """Learn up to `merges` merges, the most frequent first."""
     trainer = _Trainer(text)
     learnt: list[Pair] = []
     while len(learnt) < merges and (pair := trainer.next_merge()) is not None:

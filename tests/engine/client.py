@@ -55,7 +55,6 @@ class Answer:
 
 
 def frames_of(raw: bytes) -> tuple[list[dict[str, Any]], int]:
-    """The JSON frames of an event stream, and how often it said `[DONE]`."""
     data = [line[5:].strip() for line in raw.decode().split("\n") if line.startswith("data:")]
     return [json.loads(text) for text in data if text != "[DONE]"], data.count("[DONE]")
 

@@ -54,13 +54,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartEngine]:
 
 @pytest.fixture(scope="session")
 def walk_engine(engine: StartEngine) -> Engine:
-    """The walk model in a window of 2,048 tokens."""
     return engine(ModelSpec(mode="walk"))
 
 
 @pytest.fixture(scope="session")
 def echo_engine(engine: StartEngine) -> Engine:
-    """The echo model in a window of 2,048 tokens."""
     return engine(ModelSpec(mode="echo"))
 
 

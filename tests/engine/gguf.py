@@ -118,7 +118,6 @@ class Writer:
         self._metadata.append(_string(key) + struct.pack("<IIQ", Kind.ARRAY, kind, len(values)) + body)
 
     def tensor(self, name: str, values: Floats, dtype: Dtype = Dtype.F32) -> None:
-        """Add a row-major array."""
         raw = np.ascontiguousarray(values, "<f2" if dtype is Dtype.F16 else "<f4").tobytes()
         self._tensors.append((name, values.shape[::-1], dtype, raw))
 

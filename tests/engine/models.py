@@ -96,5 +96,4 @@ def _template(spec: ModelSpec) -> str:
 
 
 def write_words(words: list[str], path: Path) -> None:
-    """The cycle of a walk model as a JSON list."""
     path.write_text(json.dumps(words), "utf-8")

@@ -38,7 +38,6 @@ class Shape:
     rope_base: float
 
     def write(self, writer: Writer, ctx: int) -> None:
-        """The architecture's part of the metadata."""
         entries: tuple[tuple[str, Kind, int | float], ...] = (
             ("vocab_size", Kind.U32, self.vocab),
             ("context_length", Kind.U32, ctx),
@@ -88,11 +87,9 @@ class Network:
                 block[name][:] = rng.standard_normal(block[name].shape) / self.shape.embd**0.5
 
     def describe(self, writer: Writer, ctx: int) -> None:
-        """The architecture's part of the metadata."""
         self.shape.write(writer, ctx)
 
     def write(self, writer: Writer) -> None:
-        """The tensors, under llama.cpp's names."""
         ones = np.ones(self.shape.embd, np.float32)
         writer.tensor("token_embd.weight", self.tok, Dtype.F16)
         for number, block in enumerate(self.blocks):

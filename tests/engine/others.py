@@ -44,14 +44,12 @@ class RandomNetwork:
     rng: np.random.Generator
 
     def describe(self, writer: Writer, ctx: int) -> None:
-        """Write the architecture's part of the metadata."""
         sizes = {"context_length": ctx, "embedding_length": _EMBD, "block_count": _LAYERS}
         for key, value in (sizes | (_GEMMA3 if self.architecture == "gemma3" else _MAMBA2)).items():
             writer.put(f"{self.architecture}.{key}", Kind.U32, value)
         writer.put(f"{self.architecture}.attention.layer_norm_rms_epsilon", Kind.F32, 1e-6)
 
     def write(self, writer: Writer) -> None:
-        """Write the tensors, under llama.cpp's names."""
         self._drawn(writer, "token_embd", self.vocab, _EMBD)
         for number in range(_LAYERS):
             (self._gemma3 if self.architecture == "gemma3" else self._mamba2)(writer, f"blk.{number}.")

@@ -40,7 +40,6 @@ class ServerProcess:
         return self._process.pid
 
     def text(self) -> str:
-        """What was printed so far."""
         return self.log.read_text("utf-8", "replace") if self.log.exists() else ""
 
     def wait_ready(self, seconds: float) -> str:
@@ -55,7 +54,6 @@ class ServerProcess:
         return self._line.removeprefix(self._ready).strip()
 
     def stop(self, seconds: float = 10.0) -> int:
-        """Ask it to end, and end it by force after `seconds`; its exit status."""
         if self._process.poll() is None:
             self._process.terminate()
         try:

@@ -44,7 +44,6 @@ class Engine:
         return self.process.pid
 
     def get(self, path: str) -> Any:
-        """The JSON that the engine answers to a GET."""
         return httpx.get(self.url + path, timeout=30.0, trust_env=False).raise_for_status().json()
 
     def slots(self) -> list[dict[str, Any]]:
@@ -56,7 +55,6 @@ class Engine:
         return cast("list[dict[str, Any]]", self.get("/slots"))
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        """The engine's reply to a JSON body."""
         return httpx.post(self.url + path, json=body, timeout=60.0, trust_env=False)
 
     def chat(self, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:

@@ -40,7 +40,6 @@ class ModelSpec:
 
     @property
     def width(self) -> int:
-        """Size of the residual stream."""
         if self.embd:
             return self.embd
         if self.mode != "echo":

@@ -34,7 +34,6 @@ class Tap:
     seen: list[Exchange] = field(default_factory=list)
 
     def chats(self) -> list[Exchange]:
-        """The chat completions, in the order in which they ended."""
         return [exchange for exchange in self.seen if exchange.path == "/v1/chat/completions"]
 
     def wait_for(self, count: int) -> None:
@@ -48,7 +47,6 @@ class Tap:
 
 @contextmanager
 def tapped(url: str) -> Iterator[Tap]:
-    """Listen on a free port, and hand everything on to the server at `url`."""
     with httpx.Client(base_url=url, timeout=None, trust_env=False) as client:
 
         class Handler(BaseHTTPRequestHandler):

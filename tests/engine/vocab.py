@@ -68,7 +68,6 @@ class Vocab:
         return [n for n in found if known is None or self.tokens[n][1:] in known][:limit]
 
     def write(self, writer: Writer, *, end_of_text: int, end_of_turn: int) -> None:
-        """The tokenizer's part of the metadata."""
         writer.put(KEYS + "model", Kind.STR, self.model)
         if self.pre:
             writer.put(KEYS + "pre", Kind.STR, self.pre)

@@ -33,8 +33,6 @@ TEXTS = (_PROSE, _CODE, _RECORD, "人工智能正在改变我们的生活方式�
 
 @dataclass(frozen=True)
 class Stage:
-    """An engine and a proxy in front of it."""
-
     place: Place
     proxy: Spillway
     folder: Path

@@ -90,35 +90,28 @@ class HttpFake:
     # What a kind fills in
 
     def default_brain(self) -> Brain:
-        """Who talks when the test does not say."""
         raise NotImplementedError
 
     def add_routes(self) -> None:
         """Fill the tables: `METHOD /path`, below `root`."""
 
     def error(self, status: int, message: str, type_: str = "", **extra: Any) -> Any:
-        """An error body in the kind's shape."""
         del type_
         return {"error": {"message": message, "code": status, **extra}}
 
     def unauthorized(self) -> Refused:
-        """What a wrong key gets."""
         return Refused(401, self.error(401, "Unauthorized"))
 
     def malformed(self) -> Refused:
-        """What a body that is no JSON object gets."""
         return Refused(400, self.error(400, "invalid JSON", "invalid_request_error"))
 
     def common_headers(self) -> list[tuple[str, str]]:
-        """Headers of every response."""
         return []
 
     def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
-        """The way to answer one request."""
         return Exchange(scope, receive, send)
 
     async def unknown(self, exchange: Exchange) -> None:
-        """Answer a path nobody serves."""
         await exchange.answer(404, self.error(404, "Not Found"))
 
     def precheck(self, exchange: Exchange) -> None:
@@ -128,7 +121,6 @@ class HttpFake:
 
     @property
     def url(self) -> str:
-        """Root of the API, without `/v1`."""
         return f"http://127.0.0.1:{self.server.port}{self.root}"
 
     @property
@@ -137,7 +129,6 @@ class HttpFake:
         return [request.response for request in self.requests]
 
     def chats(self) -> list[Recorded]:
-        """Recorded requests for chats."""
         paths = {self.root + path for path in self.chat_paths}
         return [request for request in self.requests if request.path in paths]
 
@@ -148,7 +139,6 @@ class HttpFake:
         self._canned.extend(_Canned(status, body, list(headers), path) for _ in range(times))
 
     def template(self, model: FakeModel) -> Template:
-        """The chat template and tokenizer of a model."""
         key = (model.letters or self.letters, model.template_overhead)
         if key not in self._templates:
             self._templates[key] = Template(model, FakeTokenizer(key[0]))
@@ -219,7 +209,6 @@ class HttpFake:
             await self.refuse(exchange, refused)
 
     async def refuse(self, exchange: Exchange, refused: Refused) -> None:
-        """Send a refusal."""
         await exchange.answer(refused.status, refused.body, refused.headers)
 
     async def _fail(self, exchange: Exchange) -> bool:
@@ -243,7 +232,6 @@ class HttpFake:
             raise self.unauthorized()
 
     def open_paths(self) -> set[str]:
-        """Paths that need no key."""
         return set()
 
     def _route(self, request: Recorded) -> Handler:

@@ -28,7 +28,6 @@ class Walk:
     restart: bool = False
 
     def __call__(self, question: Question) -> Reply:
-        """The words from here on."""
         if question.prefix:
             return Reply(text=self._after(question.prefix))
         said = 0 if self.restart else max(0, _last_word(question.messages) - self.overlap)
@@ -105,7 +104,6 @@ def strays(how: str, last: int) -> Brain:
 
 
 def words(first: int, last: int) -> str:
-    """What `walk` says from one word to another, for comparison."""
     return " ".join(f"w{number}" for number in range(first, last + 1))
 
 

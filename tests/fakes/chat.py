@@ -76,7 +76,6 @@ class FakeBackend(Intake):
             await self.whole(exchange, prompt, generations)
 
     def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
-        """Ask the brain."""
         question = Question(
             messages=prompt.messages,
             tools=prompt.tools,
@@ -91,7 +90,6 @@ class FakeBackend(Intake):
         return Generation(self.brain(question), prompt, self.template(prompt.model).tokenizer, echo=echo)
 
     async def whole(self, exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]) -> None:
-        """Answer without streaming."""
         choices = []
         try:
             for index, generation in enumerate(generations):
@@ -107,7 +105,6 @@ class FakeBackend(Intake):
         await exchange.answer(200, self.completion(prompt, choices, generations))
 
     async def collect(self, generation: Generation) -> list[Delta]:
-        """Make a whole answer, at the pace of a stream."""
         deltas: list[Delta] = []
         await pace(self, generation, -1)
         for index, delta in enumerate(generation):
@@ -117,7 +114,6 @@ class FakeBackend(Intake):
         return deltas
 
     def message(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """The assistant message of a whole answer."""
         message: dict[str, Any] = {"role": "assistant", "content": joined(deltas, "content")}
         if reasoning := joined(deltas, "reasoning"):
             message[self.reasoning_field] = reasoning
@@ -142,23 +138,19 @@ class FakeBackend(Intake):
         return calls
 
     def call_id(self, delta: Delta) -> str:
-        """The id of a call: the brain's, or one from the count of requests."""
         assert delta.call is not None
         return delta.call.id or f"call_{self.served:04d}{delta.index:02d}"
 
     def whole_choice(self, index: int, message: dict[str, Any], finish: str) -> dict[str, Any]:
-        """A choice of a whole answer."""
         return {"index": index, "message": message, "finish_reason": finish}
 
     def completion(
         self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
     ) -> dict[str, Any]:
-        """The whole answer."""
         head = self.envelope(self.head(prompt, "chat.completion"), choices)
         return {**head, "usage": self.usage(prompt, generations)}
 
     def head(self, prompt: Prompt, object_: str) -> dict[str, Any]:
-        """The fields that name a response, in the order in which they are sent."""
         head = {"id": self.next_id(), "object": object_, "created": CREATED, "model": prompt.name}
         return head if self.fingerprint is None else {**head, "system_fingerprint": self.fingerprint}
 
@@ -167,11 +159,9 @@ class FakeBackend(Intake):
         return {**head, "choices": choices}
 
     def next_id(self) -> str:
-        """The id of a response."""
         return f"{self.id_prefix}{self.kind}{self.served:06d}"
 
     def usage(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
-        """Token counts of a response."""
         completion = sum(generation.tokens for generation in generations)
         usage: dict[str, Any] = {
             "prompt_tokens": prompt.tokens,
@@ -182,14 +172,12 @@ class FakeBackend(Intake):
         return usage | (generations[0].reply.usage or {})
 
     def usage_details(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
-        """What this kind adds to the usage."""
         del prompt, generations
         return {}
 
     # Streaming
 
     def delta(self, delta: Delta) -> dict[str, Any]:
-        """A delta in the kind's shape."""
         if delta.kind == "content":
             return {"content": delta.text}
         if delta.kind == "reasoning":
@@ -202,14 +190,12 @@ class FakeBackend(Intake):
         return {"tool_calls": [call]}
 
     def choice(self, index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
-        """A choice of a chunk."""
         return {"index": index, "delta": delta, "finish_reason": finish}
 
     def decorate(self, chunk: dict[str, Any], prompt: Prompt, generation: Generation | None) -> None:
         """Add what this kind puts on a chunk; `generation` is None on chunks that come before the answer."""
 
     def error_frame(self, message: str, head: dict[str, Any]) -> bytes:
-        """The event for an error in mid-stream."""
         del head
         return b"data: " + orjson.dumps(self.error(500, message, "server_error")) + b"\n\n"
 
@@ -224,7 +210,6 @@ class FakeBackend(Intake):
         return ()
 
     def stream_headers(self) -> list[tuple[str, str]]:
-        """Headers of a stream, besides its type."""
         return []
 
     # The endpoints beside chat: deterministic answers, so that passing them through can be compared byte for byte
@@ -259,7 +244,6 @@ class FakeBackend(Intake):
 
     @staticmethod
     def embedding_of(text: str) -> list[float]:
-        """The vector of a text."""
         return vector(text)
 
     async def embeddings(self, exchange: Exchange) -> None:
@@ -289,5 +273,4 @@ def vector(text: str) -> list[float]:
 
 
 def joined(deltas: Sequence[Delta], kind: str) -> str:
-    """Text of all deltas of a kind."""
     return "".join(delta.text for delta in deltas if delta.kind == kind)

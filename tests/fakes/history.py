@@ -22,7 +22,6 @@ class Flaw:
 
 
 def check_history(messages: Sequence[Message]) -> list[Flaw]:
-    """Every flaw of a history, in order."""
     if not all(isinstance(message, dict) for message in messages):
         return [Flaw("error", "a message is not an object")]
     errors = [*_tool_errors(messages), *_shape_errors(messages)]

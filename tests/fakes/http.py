@@ -37,7 +37,6 @@ class Recorded:
     """`running`, `complete`, `cut` (dropped by the fake) or `cancelled` (the client went away)."""
 
     def header(self, name: str) -> str | None:
-        """Value of the first request header of that name."""
         return next((value for key, value in self.headers if key == name.lower()), None)
 
     @property
@@ -55,17 +54,14 @@ class Recorded:
 
     @property
     def params(self) -> dict[str, str]:
-        """The query as a dictionary."""
         return dict(parse_qsl(self.query, keep_blank_values=True))
 
     @property
     def response(self) -> bytes:
-        """Bytes of the response body as they were sent."""
         return bytes(self.sent)
 
     @property
     def sha256(self) -> str:
-        """Digest of the response body, hexadecimal."""
         return hashlib.sha256(self.sent).hexdigest()
 
 
@@ -85,11 +81,9 @@ class Exchange:
 
     @property
     def started(self) -> bool:
-        """Whether the status line is out."""
         return self.request.status > 0
 
     async def read(self) -> None:
-        """Read the whole request body."""
         more, pieces = True, []
         while more:
             message = await self._receive()
@@ -134,11 +128,9 @@ class Exchange:
         await self._start(status, own)
 
     async def write(self, data: bytes) -> None:
-        """Send a piece of the body at once."""
         await self._write(data, more=True)
 
     async def event(self, data: Any, name: bytes = b"") -> None:
-        """Send a server-sent event."""
         await self.write((b"event: " + name + b"\n" if name else b"") + b"data: " + orjson.dumps(data) + b"\n\n")
 
     async def close(self, *, hang_up: bool = False) -> None:

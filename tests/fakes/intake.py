@@ -25,7 +25,6 @@ class Intake(HttpFake):
         self.caches: dict[str, deque[list[str]]] = {}
 
     def count(self, body: dict[str, Any]) -> int:
-        """Prompt tokens of a chat request, before anything is cut off."""
         prompt = self.parse(body, self.find_model(body))
         return self.template(prompt.model).count(self.parts(prompt))
 
@@ -49,7 +48,6 @@ class Intake(HttpFake):
         return prompt
 
     def find_model(self, body: dict[str, Any]) -> FakeModel:
-        """The model a request names; raise `Refused` if there is none."""
         name = body.get("model")
         model = next((model for model in self.models if self.same_name(model, name)), None)
         if model is None:
@@ -61,23 +59,19 @@ class Intake(HttpFake):
         return model.id == name
 
     def reply_name(self, body: dict[str, Any], model: FakeModel) -> str:
-        """The model's name in responses."""
         return str(body.get("model") or model.id)
 
     def no_model(self, name: object) -> Refused:
-        """What an unknown model gets."""
         text = f"The model `{name}` does not exist"
         return Refused(404, self.error(404, text, "invalid_request_error", code="model_not_found"))
 
     def limit(self, body: dict[str, Any]) -> int | None:
-        """Most tokens of the answer that the client allows."""
         for name in ("max_completion_tokens", "max_tokens"):
             if isinstance(body.get(name), int):
                 return max(1, int(body[name]))
         return None
 
     def choices(self, body: dict[str, Any]) -> int:
-        """How many answers are asked for."""
         return int(body.get("n") or 1)
 
     closes_turn: bool = False
@@ -94,7 +88,6 @@ class Intake(HttpFake):
         prompt.prefix_reasoning = str(last.get("reasoning_content") or last.get("reasoning") or "")
 
     def parts(self, prompt: Prompt) -> list[str]:
-        """The rendered prompt, one part per message."""
         return self.template(prompt.model).render(
             prompt.messages, prompt.tools, prefix=prompt.prefix, reasoning=prompt.prefix_reasoning
         )
@@ -106,7 +99,6 @@ class Intake(HttpFake):
         prompt.room = prompt.window - prompt.tokens
 
     def overflow(self, prompt: Prompt) -> Refused:
-        """What a prompt that does not fit gets."""
         raise NotImplementedError
 
     def load(self, model: FakeModel) -> None:
@@ -145,7 +137,6 @@ class Intake(HttpFake):
 
 
 def last_is_assistant(messages: Sequence[Message]) -> bool:
-    """Whether a history ends with an assistant message."""
     return bool(messages) and messages[-1].get("role") == "assistant"
 
 

@@ -149,7 +149,6 @@ class LlamaCppFake(FakeBackend):
         await exchange.answer(200, self.properties(model))
 
     def properties(self, model: FakeModel) -> dict[str, Any]:
-        """The object of `/props`."""
         told = wire.properties(model.id, model.window, slots=self.slots, tools=model.tools, vision=model.vision)
         return told | {
             "endpoint_slots": True,
@@ -348,5 +347,4 @@ class LlamaCppFake(FakeBackend):
 
 
 def timings(prompt: Prompt, generation: Generation | None) -> dict[str, Any]:
-    """The `timings` object."""
     return wire.timings(prompt.tokens, 0 if generation is None else generation.tokens, prompt.cached)

@@ -168,7 +168,6 @@ def _error_event(message: str) -> bytes:
 
 
 def v0_entry(model: FakeModel) -> dict[str, Any]:
-    """A model in `/api/v0/models`."""
     entry = {
         "id": model.id,
         "object": "model",

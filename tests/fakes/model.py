@@ -89,7 +89,6 @@ class Question:
 
     @property
     def last_user(self) -> str:
-        """Text of the newest user message, or empty."""
         for message in reversed(self.messages):
             if message.get("role") == "user":
                 return text_of(message)

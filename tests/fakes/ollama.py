@@ -151,7 +151,6 @@ class OllamaFake(OllamaNative):
         self.cuts += prompt.lossy
 
     def drop_messages(self, prompt: Prompt) -> None:
-        """The message stage."""
         if prompt.body.get("truncate") is False or prompt.tokens <= prompt.window:
             return
         template = self.template(prompt.model)
@@ -167,7 +166,6 @@ class OllamaFake(OllamaNative):
         prompt.tokens = rest + sum(own[id(message)] for message in kept)
 
     def _cut_tokens(self, prompt: Prompt) -> None:
-        """The token stage."""
         if prompt.body.get("truncate") is False or prompt.body.get("shift") is False:
             raise Refused(400, self.error(400, TOO_LONG), overflow=True)
         template, limit = self.template(prompt.model), token_limit(prompt.window)
@@ -226,7 +224,6 @@ class OllamaFake(OllamaNative):
 
 
 def full_name(name: str) -> str:
-    """A model's name with its tag."""
     return name if ":" in name else f"{name}:latest"
 
 

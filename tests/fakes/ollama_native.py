@@ -30,7 +30,6 @@ CACHE = 2 * 32 * 8 * (128 + 128)
 
 
 def _size(model: FakeModel, window: int) -> int:
-    """Bytes of a loaded model."""
     return model.size + CACHE * window
 
 
@@ -47,11 +46,9 @@ class OllamaNative(FakeBackend):
     """Calls have ids, as since 0.12."""
 
     def num_ctx(self, model: FakeModel, body: dict[str, Any]) -> int:
-        """The window that holds for a request, in tokens."""
         raise NotImplementedError
 
     def add_native_routes(self) -> None:
-        """Routes of this class."""
         self.running: dict[str, int] = {}
         """Window of each loaded model, in tokens."""
         self.reloads = 0
@@ -218,7 +215,6 @@ class OllamaNative(FakeBackend):
         await exchange.close(hang_up=self.hangs_up)
 
     async def _lines(self, lines: _Lines, head: dict[str, Any], generation: Generation, fields: Any) -> None:
-        """One line per delta; a call is held back until it is whole."""
         await pace(self, generation, HEADERS)
         call: list[Delta] = []
         for index, delta in enumerate(grouped(iter(generation), self.tokens_per_chunk)):
@@ -276,7 +272,6 @@ class _Lines:
         self.opened = False
 
     async def write(self, line: bytes) -> None:
-        """Send a line."""
         if not self.opened:
             self.opened = True
             await self._exchange.open(200, NDJSON)

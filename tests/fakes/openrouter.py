@@ -131,7 +131,6 @@ class OpenRouterFake(FakeBackend):
         return Refused(400, self.error(400, text, metadata={"provider_name": None}), overflow=True)
 
     def tool_tokens(self, prompt: Prompt) -> int:
-        """Tokens of the tool schemas in a prompt."""
         template = self.template(prompt.model)
         return template.count(template.render([], prompt.tools)) - template.count(template.render([]))
 
@@ -186,7 +185,6 @@ class OpenRouterFake(FakeBackend):
 
 
 def providers(model: FakeModel) -> tuple[Provider, ...]:
-    """The endpoints of a model; one of its own window if the test named none."""
     return model.providers or (Provider("Fake", model.window, model.max_output, tools=model.tools),)
 
 

@@ -24,12 +24,10 @@ def text(events: Sequence[dict[str, Any]]) -> str:
 
 
 def finishes(events: Sequence[dict[str, Any]]) -> list[str]:
-    """All finish reasons, in order."""
     return [one["finish_reason"] for event in events for one in event.get("choices", ()) if one.get("finish_reason")]
 
 
 def tool_calls(events: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
-    """Tool calls put together from their deltas."""
     calls: dict[int, dict[str, str]] = {}
     for delta in _deltas(events):
         for piece in delta.get("tool_calls") or ():

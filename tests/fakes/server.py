@@ -93,12 +93,10 @@ class BackgroundServer:
 
     @property
     def accepting(self) -> bool:
-        """Whether it lets anyone in."""
         return self._listening is not None
 
     @property
     def connected(self) -> int:
-        """How many connections are open."""
         return len(self._state.connections)
 
     def refuse(self) -> None:

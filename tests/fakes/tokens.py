@@ -37,7 +37,6 @@ class FakeTokenizer:
         """Tokens of a text."""
 
     def pieces(self, text: str) -> list[str]:
-        """The tokens of a text, as text."""
         return self._pattern.findall(text)
 
     def _count(self, text: str) -> int:
@@ -65,18 +64,15 @@ class Template:
         return [head, *map(self.message, messages), f"<|assistant|>{thought}{prefix or ''}"]
 
     def message(self, message: Message) -> str:
-        """One finished message as it stands in the prompt."""
         return f"<|{message.get('role', 'user')}|>{self.content(message)}{self._filler}<|end|>"
 
     def content(self, message: Message) -> str:
-        """What a message holds: images, text, tool calls."""
         content = message.get("content")
         if isinstance(content, str) and "tool_calls" not in message and "images" not in message:
             return content
         return _images(message) + text_of(message) + _calls(message)
 
     def count(self, parts: Sequence[str]) -> int:
-        """Tokens of rendered parts."""
         return sum(map(self.tokenizer.count, parts))
 
 

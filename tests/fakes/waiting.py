@@ -56,16 +56,13 @@ class Gate:
 
     @property
     def waiting(self) -> int:
-        """How many streams stand at the gate now."""
         return len(self._waiting)
 
     @property
     def reached(self) -> bool:
-        """Whether a stream stands at the gate now."""
         return self.waiting > 0
 
     def wait_reached(self, timeout: float = PATIENCE) -> None:
-        """Block until a stream stands at the gate."""
         wait_until(lambda: self.reached, timeout)
 
     def release(self, chunks: int) -> None:
@@ -73,7 +70,6 @@ class Gate:
         self._allow(chunks)
 
     def open(self) -> None:
-        """Hold nothing any more."""
         self._allow(float("inf"))
 
     async def passage(self, index: int) -> None:

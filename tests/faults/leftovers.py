@@ -22,7 +22,6 @@ class Leftovers:
         self._before, self._locks = self._tasks(), locked()
 
     def found(self) -> list[str]:
-        """A line for each thing that is left."""
         tasks = [f"task {task.get_name()} {task.get_coro()}" for task in self._tasks() - self._before]
         busy = ["a connection"] * in_use(self._transport)
         answering = [f"{each.kind} answers {each.active} requests" for each in self._backends if each.active]

@@ -37,7 +37,6 @@ unknown = st.dictionaries(st.sampled_from(["x_unknown", "metadata_", "cache_cont
 
 @st.composite
 def parts(draw: st.DrawFn) -> Json:
-    """The content of a message."""
     kind = draw(st.integers(0, 5))
     if kind == 0:
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -49,7 +48,6 @@ def parts(draw: st.DrawFn) -> Json:
 
 @st.composite
 def tool(draw: st.DrawFn) -> Json:
-    """A tool that is offered."""
     function = {"name": draw(names), "parameters": draw(schemas), **draw(unknown)}
     if draw(st.booleans()):
         function["description"] = draw(texts)

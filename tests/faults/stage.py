@@ -103,5 +103,4 @@ def body(point: Point, *, stream: bool, last: int) -> dict[str, Any]:
 
 
 def planned(point: Point, fault: Fault, times: float = float("inf")) -> dict[str, Plan]:
-    """The plan for the only client."""
     return {"" if point is Point.PROBING else WHO: Plan(point, fault, times)}

@@ -48,7 +48,6 @@ class Stack:
     fake: FakeBackend
 
     def send(self, body: Any) -> tuple[httpx.Response, list[Any]]:
-        """The response, and the requests for an answer that reached the backend, in order."""
         del self.fake.requests[:]
         response = self.proxy.client.post(
             "/v1/chat/completions", content=encoded(body), headers={"content-type": "application/json"}, timeout=BOUND

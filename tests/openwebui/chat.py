@@ -38,7 +38,6 @@ class ChatPage:
         self._stop = page.get_by_role("button", name="Stop", exact=True)
 
     def open(self, model: str) -> None:
-        """Begin a new chat."""
         self.page.goto(f"{self._url}/?models={model}")
         expect(self.page.locator("#chat-input")).to_be_visible(timeout=LOAD * 1000)
 
@@ -53,15 +52,12 @@ class ChatPage:
         expect(self._messages.last).not_to_have_attribute("id", before)
 
     def stop(self) -> None:
-        """Press Stop."""
         self._stop.click()
 
     def wait_ended(self) -> None:
-        """Wait for the end of the running answer."""
         expect(self._stop).to_have_count(0, timeout=ANSWER * 1000)
 
     def ask(self, text: str) -> None:
-        """Send a message and wait for the end of the answer."""
         self.say(text)
         self.wait_ended()
 
@@ -94,7 +90,6 @@ class ChatPage:
 
     @property
     def status(self) -> Locator:
-        """The status line of the newest answer."""
         return self.newest.locator(".status-description")
 
     @property
@@ -104,21 +99,17 @@ class ChatPage:
 
     @property
     def text(self) -> str:
-        """The words of the newest answer, one space between them."""
         return " ".join(" ".join(self.newest.locator(".markdown-prose").all_inner_texts()).split())
 
     @property
     def follow_ups(self) -> Locator:
-        """The next messages that the page proposes."""
         return self.page.get_by_role("button", name=re.compile("^Follow up: "))
 
     @property
     def title(self) -> Locator:
-        """Heading of the chat."""
         return self.page.locator("h1")
 
     def stored(self) -> dict[str, Any]:
-        """The chat as Open WebUI keeps it."""
         return self._fetch("")
 
     def compact(self, model: str) -> dict[str, Any]:
@@ -136,7 +127,6 @@ class ChatPage:
 
 
 def find_browser() -> str | None:
-    """Path of a browser that can be driven, None if none is installed."""
     return next((path for name in BROWSERS if (path := shutil.which(name)) is not None), None)
 
 

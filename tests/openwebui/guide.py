@@ -49,7 +49,6 @@ _SUMMARY = (
 
 
 def day(number: int) -> str:
-    """What the plan says of one day."""
     here, there = _TOWNS[number % len(_TOWNS)], _TOWNS[(number * 3 + 1) % len(_TOWNS)]
     length = 31 + number * 17 % 40
     sight = _SIGHTS[number % len(_SIGHTS)]
@@ -90,7 +89,6 @@ class Guide:
         """Numbers for chats, so that no two begin alike: what is compacted in one would be in the other."""
 
     def __call__(self, question: Question) -> Reply:
-        """Speak."""
         asked = question.last_user
         if asked.startswith("### Task:"):
             task = next((name for name in TASKS if f'"{name}"' in asked), None)
@@ -122,6 +120,5 @@ def _summary(question: Question) -> str:
 
 
 def _rest(text: str, prefix: str) -> str:
-    """What follows a partial answer, of which only the end need be there."""
     tail = prefix[-150:]  # more than a day, so that its number is there
     return text[text.index(tail) + len(tail) :] if tail else text

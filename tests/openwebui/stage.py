@@ -105,7 +105,6 @@ class Stage:
         return newest
 
     def check_survives(self) -> None:
-        """A reload shows the same answer and the same status line."""
         before = (self.chat.status.inner_text(), self.chat.text)
         self.chat.reload()
         expect(self.chat.status).to_have_text(before[0])
@@ -113,7 +112,6 @@ class Stage:
         check((self.chat.status.inner_text(), self.chat.text) == before, "answer and status survive a reload")
 
     def check_follow_ups(self) -> None:
-        """The page proposes what the model wanted it to propose."""
         try:
             expect(self.chat.follow_ups).to_have_text(FOLLOW_UPS)
         except AssertionError:

@@ -36,7 +36,6 @@ HEAD = {"user-agent": "OpenWebUI/0.12"}
 
 
 def tool(name: str, description: str, **properties: str) -> dict[str, Any]:
-    """A tool as clients offer it."""
     told = {key: {"type": "string", "description": value} for key, value in properties.items()}
     function = {"name": name, "description": description, "parameters": {"type": "object", "properties": told}}
     return {"type": "function", "function": function}
@@ -88,19 +87,16 @@ class Scenes:
         return messages
 
     def notes(self, title: str, tokens: int) -> str:
-        """Notes of about so many tokens."""
         return notes(title, tokens, self._fake.template(MODEL).tokenizer.count)
 
     @contextmanager
     def shown(self, place: str, **options: Any) -> Iterator[Page]:
-        """A view, once something is in it."""
         with visiting(self._browser, self._proxy.url, **options) as visit:
             page = visit.open(place)
             expect(page.locator(".bar, .change-row").first).to_be_visible()
             yield page
 
     def conversations(self) -> None:
-        """Several, one of them with a stream, on light, on dark and on a phone."""
         self.talk(["Which towns lie between Lisbon and Faro?", self.notes("What I know of them:", 900)], plan(9))
         self.talk(["Pack a small bag for two weeks in spring."], plan(4))
         parts = ("first", "second", "third", "fourth", "fifth", "last")

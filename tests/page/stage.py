@@ -47,7 +47,6 @@ class Holder:
         self._talks = summariser(qa())
 
     def __call__(self, question: Question) -> Reply:
-        """Speak."""
         if "slowly" not in question.last_user:
             return self._talks(question)
         return Reply(text=words(1, 120), gate=self.gate)
@@ -75,7 +74,6 @@ class Asking:
                 self.came += data
 
     def ended(self) -> Any:
-        """The whole answer, once it has come."""
         self.thread.join(20)
         assert not self.thread.is_alive()
         return read_stream(self.came)
@@ -90,14 +88,12 @@ class Stage:
     holder: Holder
 
     def talk(self, topic: str, turns: int = 0, **options: Any) -> Talk:
-        """A conversation of so many turns about a topic."""
         talk = Talk(self.proxy, topic=topic, turns=0, **options)
         for _ in range(turns):
             talk.ask()
         return talk
 
     def compacted(self, topic: str, **options: Any) -> Talk:
-        """One whose beginning has been summarised."""
         talk = self.talk(topic, **options)
         while not any(row["checkpoint"] for row in self.rows(topic, talk.key)):
             assert talk.turns < 20
@@ -179,7 +175,6 @@ class Visit:
             self.wrong.append(f"another host: {url}")
 
     def open(self, place: str = "") -> Page:
-        """Open a view."""
         self.page.goto(f"{self.url}/#/{place}" if place else f"{self.url}/")
         return self.page
 
@@ -194,7 +189,6 @@ def visiting(
     phone: bool = False,
     height: int = 800,
 ) -> Iterator[Visit]:
-    """Visit a page, and complain at the end of what was wrong with it."""
     wide, high = PHONE if phone else (1100, height)
     context = browser.new_context(
         viewport={"width": wide, "height": high},

@@ -31,7 +31,6 @@ def stage(browser: Browser) -> Iterator[Stage]:
 
 
 def every_view(visit: Visit, stage: Stage) -> Iterator[Page]:
-    """Each view of the page, when what it shows is there."""
     (row,) = stage.rows("frames0")
     ids = {"c": row["id"], "r": row["request"]}
     for view, ready in VIEWS.items():
@@ -92,7 +91,6 @@ def test_a_chosen_theme_holds_against_the_systems_and_is_kept(browser: Browser, 
 
 
 def focused(page: Page) -> str:
-    """The words of what has the focus."""
     words: str = page.evaluate(
         "(document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText).trim()"
     )

@@ -63,7 +63,6 @@ class Talk:
             self.messages.append({"role": "assistant", "content": "Noted."})
 
     def ask(self, message: dict[str, Any] | None = None, **options: Any) -> httpx.Response:
-        """The next turn, whose answer is kept."""
         self.messages.append(message or user(self.turns, self.topic))
         self.turns += 1
         answer = self.again(**options)
@@ -116,10 +115,8 @@ def is_summary_call(request: Recorded) -> bool:
 
 
 def summaries(fake: FakeBackend) -> list[Recorded]:
-    """The requests for summaries."""
     return [request for request in fake.chats() if is_summary_call(request)]
 
 
 def readings(fake: FakeBackend) -> list[Recorded]:
-    """The requests that only have a prompt read."""
     return [r for r in fake.chats() if r.json.get("max_tokens") == 1 and not is_summary_call(r)]

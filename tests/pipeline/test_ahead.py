@@ -138,7 +138,6 @@ def test_a_summary_is_asked_for_where_it_ends_before_the_user_is_back(
 
 
 def planned(proxy: Proxy) -> list[str]:
-    """The background work that there is to do."""
     return [task for task in tasks(proxy) if task.startswith("ahead")]
 
 

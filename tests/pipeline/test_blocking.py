@@ -82,7 +82,6 @@ async def proxy(backend: Backend) -> AsyncIterator[ASGIApp]:
 
 
 async def post(app: ASGIApp, body: bytes, *, path: str = "/v1/chat/completions") -> tuple[int, bytes]:
-    """Send a body as a server hands it over; status and body of the answer."""
     parts = [body[at : at + 65536] for at in range(0, len(body), 65536)]
     sent: list[Message] = []
 

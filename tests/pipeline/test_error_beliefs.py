@@ -84,7 +84,6 @@ def refuse(fake: FakeBackend, status: int, body: Any) -> None:
 
 
 def believed(proxy: Proxy) -> tuple[Any, Any]:
-    """Window and tools."""
     known = told(proxy)
     return known["window"] and known["window"]["value"], known["tools"] and known["tools"]["value"]
 

@@ -67,7 +67,6 @@ def ask(proxy: Proxy, messages: list[dict[str, Any]], **fields: Any) -> Any:
 
 
 def prompts(fake: FakeBackend) -> list[list[dict[str, Any]]]:
-    """The prompts that were answered, without those for summaries."""
     sent: list[list[dict[str, Any]]] = [request.json["messages"] for request in fake.chats()]
     return [messages for messages in sent if "ummari" not in text_of(messages[-1])]
 

@@ -35,7 +35,6 @@ def served() -> Iterator[tuple[Proxy, FakeBackend]]:
 
 
 def chat(name: str, turns: int = 11) -> list[dict[str, str]]:
-    """A conversation that is due, and no other test's."""
     roles = ("user", "assistant")
     return [{"role": roles[n % 2], "content": f"{name} {n} " + "word " * 150} for n in range(turns)]
 

@@ -54,12 +54,10 @@ def summarises(*replies: Reply | str) -> Brain:
 
 
 def asked(fake: LlamaCppFake) -> list[Recorded]:
-    """The requests for summaries."""
     return [sent for sent in fake.chats() if "Summarise the conversation" in str(sent.json["messages"][-1])]
 
 
 def forwarded(fake: LlamaCppFake) -> str:
-    """What the model was shown last."""
     return str(fake.chats()[-1].json["messages"])
 
 

@@ -38,7 +38,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prompt(fake: FakeBackend) -> str:
-    """The newest prompt of the conversation."""
     return str([each for each in fake.chats() if not is_summary_call(each)][-1].json["messages"])
 
 

@@ -20,7 +20,6 @@ MODEL = "m"
 
 
 def backend(**options: Any) -> LlamaCppFake:
-    """A backend with a small window that can also summarise."""
     return LlamaCppFake([FakeModel(MODEL, 2048)], summariser(qa()), **options)
 
 
@@ -72,7 +71,6 @@ def ready(url: str) -> str:
 
 
 def healed(url: str) -> None:
-    """Wait until `/readyz` says that the store works."""
     wait_until(lambda: ready(url) == "ok", timeout=HEALED)
 
 

@@ -65,7 +65,6 @@ def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **
 
 
 def open_with(url: str, clock: HandClock, **limits: Any) -> Store:
-    """Open with generous limits."""
     generous: dict[str, Any] = {"ttl": DAY, "max_bytes": 2**30, "timeout": PATIENT}
     return open_store(url, StoreLimits(clock=clock, **generous | limits))
 

@@ -43,7 +43,6 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def stored(path: Path) -> int:
-    """How many checkpoints are in the file."""
     with contextlib.closing(sqlite3.connect(path)) as db:
         count: int = db.execute("SELECT count(*) FROM checkpoints").fetchone()[0]
         return count
@@ -170,7 +169,6 @@ def test_damaged_while_running(how: str, path: Path) -> None:
 
 
 def command(*words: str, store: str) -> str:
-    """What `spillway store …` prints."""
     env = {**os.environ, "SPILLWAY_STORE": store}  # noqa: TID251 - handed to a child process, not read
     run = [sys.executable, "-m", "proxy", "store", *words]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=60, cwd=ROOT, env=env)

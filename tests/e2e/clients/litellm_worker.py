@@ -32,13 +32,10 @@ def _fields(job: Job) -> dict[str, Any]:
 
 
 def completion(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`completion(stream=True)`."""
     return gather(litellm.completion(messages=messages, **_fields(job)))
 
 
 def acompletion(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`acompletion(stream=True)`."""
-
     async def run() -> list[Any]:
         return [chunk async for chunk in await litellm.acompletion(messages=messages, **_fields(job))]
 
@@ -55,7 +52,6 @@ def chunk_builder(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 
 def whole(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`completion()` without a stream."""
     return read_completion(litellm.completion(messages=messages, **_fields(job)))
 
 
@@ -63,7 +59,6 @@ WAYS = {ask.__name__: ask for ask in (completion, acompletion, chunk_builder, wh
 
 
 def main() -> None:
-    """Read, ask, print."""
     out = sys.stdout
     litellm.suppress_debug_info = True  # else it prints that it has no price for the model
     with redirect_stdout(sys.stderr):

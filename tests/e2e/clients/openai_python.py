@@ -25,14 +25,11 @@ def _helper_fields(job: Job) -> dict[str, Any]:
 
 
 def create(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`create(stream=True)`."""
     with client_of(job) as client, client.chat.completions.create(messages=messages, **fields_of(job)) as stream:
         return gather(stream)
 
 
 def create_async(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """Same, on an event loop."""
-
     async def run() -> list[Any]:
         async with _async_client(job) as client:
             stream = await client.chat.completions.create(messages=messages, **fields_of(job))
@@ -43,7 +40,6 @@ def create_async(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 
 def raw_response(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`with_raw_response`, parsed afterwards."""
     with client_of(job) as client:
         answer = client.chat.completions.with_raw_response.create(messages=messages, **fields_of(job))
         assert answer.headers["x-spillway-action"]
@@ -52,7 +48,6 @@ def raw_response(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 
 def streaming_response(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`with_streaming_response`, parsed while it comes."""
     with (
         client_of(job) as client,
         client.chat.completions.with_streaming_response.create(messages=messages, **fields_of(job)) as answer,
@@ -69,8 +64,6 @@ def helper(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
 
 
 def helper_async(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """Same, on an event loop."""
-
     async def run() -> tuple[Seen, Any]:
         async with (
             _async_client(job) as client,
@@ -95,14 +88,11 @@ def _of_events(events: list[Any], final: Any) -> tuple[Seen, Any]:
 
 
 def whole(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """`create()` without a stream."""
     with client_of(job) as client:
         return read_completion(client.chat.completions.create(messages=messages, **fields_of(job)))
 
 
 def whole_async(job: Job, messages: list[Any]) -> tuple[Seen, Any]:
-    """Same, on an event loop."""
-
     async def run() -> Any:
         async with _async_client(job) as client:
             return await client.chat.completions.create(messages=messages, **fields_of(job))

@@ -54,7 +54,6 @@ class Scene:
 
     @property
     def text(self) -> str:
-        """The whole answer."""
         return words(1, self.last)
 
     @property
@@ -113,7 +112,6 @@ class Stage:
 
     @property
     def chats(self) -> list[Recorded]:
-        """What the model was asked on behalf of this test."""
         return [chat for chat in self.fake.chats() if chat.header("authorization") == f"Bearer {self.key}"]
 
     def take(self, ask: Ask, **fields: Any) -> list[Seen]:
