@@ -35,8 +35,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_873, 18_500),
-    "Python tokens": Bound(286_244, 175_000),
+    "lines of code": Bound(26_869, 18_500),
+    "Python tokens": Bound(286_215, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(59_768, 40_000),
     "files in a circle of imports": Bound(0, 0),

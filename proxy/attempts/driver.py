@@ -11,7 +11,8 @@ import httpx
 from proxy.attempts.attempt import Attempted, Attempts
 from proxy.attempts.calls import AnswerCalls, CallLedger
 from proxy.attempts.client import ClientStream, final_notices
-from proxy.attempts.resuming import Resumer
+from proxy.attempts.learning import learn_room
+from proxy.attempts.resuming import Resumer, takes_long
 from proxy.attempts.too_long import too_long
 from proxy.compaction.account import account
 from proxy.compactor import growth_needed
@@ -47,8 +48,6 @@ class AnswerDriver:
             bound=job.prompt.answer_bound,
             unique=job.unique,
         )
-        self.failed: UpstreamUnavailable | None = None
-        """Error that ended the answer because the backend did not continue it."""
         self._job = job
         self._client = client
         self._attempts = attempts
@@ -165,14 +164,22 @@ class AnswerDriver:
     async def _next(
         self, stop: events.Interruption
     ) -> tuple[events.StreamEvent, httpx.Response | Sequence[Piece] | None]:
-        """Open the next attempt, and return it with its event, or the event that says there is none."""
+        """Open the next attempt, and return it with its event, or the event that says there is none.
+
+        Raises:
+            ContextOverflow: the prompt is too long, which the backend said inside the stream.
+            UpstreamUnavailable: the backend does not continue the answer, of which the client has nothing yet.
+        """
         new_paragraph = not isinstance(stop, events.Pause | events.Retry)
         attempted = await (self._open_next(stop) if new_paragraph else self._with_notices(stop))
         if isinstance(stop, events.Correct):
             for form in stop.forms:
                 self._ledger.count(self._job, form, "lost" if attempted is None else "retried")
-        if self.failed is not None:
-            return events.CutOff(self.failed.message), None
+        if isinstance(attempted, UpstreamUnavailable):
+            if not self._client.streams:
+                self.answer.attempt.errored = True
+                raise attempted
+            return events.CutOff(attempted.message), None
         if attempted is None and isinstance(stop, events.Retry) and stop.overflow and stop.refusal and self._job.budget:
             self.answer.attempt.errored = True
             raise await too_long(self._job, self._counting.meter, counted=stop.overflow.prompt_tokens or 0)
@@ -185,21 +192,20 @@ class AnswerDriver:
             echo=attempted.request.echo,
             quote=attempted.request.quote,
             exact=attempted.request.exact,
-            calls=self.answer.attempt.calling,
             corrects=new_paragraph,
             watch=_with_budget(self._session.watch, self._job, self.answer.delivered_tokens),
         )
         return event, attempted.response
 
-    async def _with_notices(self, stop: events.Interruption) -> Attempted | None:
-        """Open the next attempt between two notices: that this may take long, and what came of it."""
+    async def _with_notices(self, stop: events.Interruption) -> Attempted | UpstreamUnavailable | None:
+        """Open the next attempt as `_open_next`, between two notices: that this may take long, and what came of it."""
         job, client, answer = self._job, self._client, self.answer
         done, sent = job.outcome.shortened, job.outcome.sent
         last = isinstance(stop, events.Pause) and stop.last
         shown, anew = not (last or answer.attempt.cleared), answer.attempt.restarted
         if anew:
             self._resumer.record_restart()
-        if shown and self._resumer.takes_long():
+        if shown and takes_long(job, answer):
             await client.notify(status.COMPACTING)
         compactions, left_out, saved = done.compactions, sent.left_out, done.saved
         async with client.progress(lambda: status.summarising(job.progress.written)):
@@ -207,7 +213,7 @@ class AnswerDriver:
         if shown and done.compactions > compactions:
             await client.notify(status.COMPACTING)  # ignored where it was shown before
         notice, gain = status.ANEW if anew else status.IN_VAIN, done.saved - saved
-        if self.failed is not None:
+        if isinstance(attempted, UpstreamUnavailable):
             notice = status.NOT_CONTINUED
         elif attempted is None:
             loops = isinstance(stop, events.Pause) and stop.reason == events.LOOP
@@ -237,23 +243,21 @@ class AnswerDriver:
             )
         return replace(notice, details=tuple(lines))
 
-    async def _open_next(self, stop: events.Interruption) -> Attempted | None:
-        """Open the next attempt, or return None if there can be none, or the backend failed.
+    async def _open_next(self, stop: events.Interruption) -> Attempted | UpstreamUnavailable | None:
+        """Open the next attempt, or return None if there can be none, or the error if the backend did not continue the answer.
 
-        If it failed to continue the answer, that is an error (see `failed`). If it was only asked for more, the client still
-        gets the answer so far.
+        If it failed when it was only asked for more, that is no error: the client still gets the answer so far.
         """
         if isinstance(stop, events.Pause):
             self._job.outcome.add("paused", reason=stop.reason, tokens=self.answer.attempt.used)
             # A paused attempt says nothing about the window.
             if self._session.watch.unknown and self.answer.attempt.finish:
                 self._observe()
-                await self._resumer.learn_window()
+                await learn_room(self._job, self.answer.attempt)
         try:
             return await self._resumer.open_next(stop)
         except UpstreamUnavailable as error:
-            self.failed = error if isinstance(stop, events.Pause | events.Retry) else None
-            return None
+            return error if isinstance(stop, events.Pause | events.Retry) else None
 
     def _record_ended_early(self, *, loops: bool = False) -> bool:
         """Record that the answer ends early, and return whether it has reached the most that Spillway allows."""

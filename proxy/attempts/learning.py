@@ -1,4 +1,4 @@
-"""Learning from refusals: facts about a model for all requests, or for one request alone."""
+"""Learning from refusals and from answers that end: facts about a model for all requests, or for one request alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 from proxy.backends import refusals
 from proxy.backends.overflow import ORIGIN, SMALLEST_WINDOW, Overflow
 from proxy.backends.profile import TEMPLATE_RULES, Fact, Trust
+from proxy.backends.windows import room_assumed
 from proxy.job import Job
+from proxy.stream.answer import Attempt
 
 
 async def learn_feature(job: Job, refusal: refusals.FeatureRefusal) -> None:
@@ -49,6 +51,15 @@ async def learn_window(job: Job, overflow: Overflow) -> None:
             window = Fact(below, "refused prompt", Trust.FALLBACK)
     if window is not None:
         job.profile = replace(job.profile, window=window)
+
+
+async def learn_room(job: Job, attempt: Attempt) -> None:
+    """Read the profile again after an answer ended with `length`; if the window is still unknown, assume one for this answer."""
+    await job.read_profile()
+    if job.profile.window is None:
+        room = room_assumed(attempt.prompt_tokens, attempt.completion_tokens)
+        job.assumed = Fact(room, "assumed", Trust.FALLBACK)
+    job.record_measured()
 
 
 async def learn_counted(job: Job) -> None:

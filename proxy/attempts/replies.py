@@ -206,8 +206,6 @@ class ClientReply:
         if pieces:
             driver = self._driver()
             await driver.run(stream or as_stream(completion, pieces[:1]))
-            if driver.failed is not None:
-                raise driver.failed
             answer = driver.answer
             if answer.error is not None and (stream is not None or not (job.dialect.native and answer.has_output)):
                 failed = original.with_body(dumps({"error": answer.error}), json=True)

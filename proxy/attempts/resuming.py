@@ -11,9 +11,8 @@ from proxy.attempts.calls import MOST_SEARCHES, answer_calls
 from proxy.attempts.too_long import record_message_cut
 from proxy.backends.fields import mapping
 from proxy.backends.overflow import POOL_FULL
-from proxy.backends.profile import Continuation, Fact, Trust
+from proxy.backends.profile import Continuation
 from proxy.backends.refusals import Refusal, Remedy
-from proxy.backends.windows import room_assumed
 from proxy.compaction.budget import ANSWER_SHARE
 from proxy.compaction.continuation import (
     CONCLUDE,
@@ -51,19 +50,6 @@ class Resumer:
         self._text, self._thought = SummarisedStart(), SummarisedStart()
         self._way: Continuation | None = None
         """Way to continue that the running attempt uses, or None if it does not continue a text."""
-        self._seconds = 0.0
-        """Seconds that shortening the answer has taken since the pause."""
-
-    def takes_long(self) -> bool:
-        """Return whether the next attempt will take long, because the answer or the history has to be shortened, and can be."""
-        job, budget, tokens = self._job, self._job.budget, self._answer.delivered_tokens
-        if budget is None:
-            return True
-        gained = self._answer.attempt.gained
-        if gained < growth_needed(job, tokens - gained):
-            return False
-        over = tokens > budget.zone * ANSWER_SHARE or job.estimate.tokens + tokens > budget.limit
-        return over or is_worth_a_summary(job, budget)
 
     async def open_next(self, stop: Interruption) -> Attempted | None:
         """Open the next attempt, or return None if there can be none.
@@ -84,19 +70,10 @@ class Resumer:
         reason = "it said the same again" if self._answer.attempt.copied else "it wrote another version"
         self._job.outcome.add("restarted", how="" if self._way is None else self._way.value, reason=reason)
 
-    async def learn_window(self) -> None:
-        """Read the profile again after an answer ended with `length`; if the window is still unknown, assume one for this answer."""
-        job, attempt = self._job, self._answer.attempt
-        await job.read_profile()
-        if job.profile.window is None:
-            room = room_assumed(attempt.prompt_tokens, attempt.completion_tokens)
-            job.assumed = Fact(room, "assumed", Trust.FALLBACK)
-        job.record_measured()
-
     async def _resume(self, reason: str) -> Attempted | None:
         """Open the next attempt after a pause, in the first way that the backend accepts."""
         job, answer = self._job, self._answer
-        prompt_tokens, upto, self._seconds = job.estimate.tokens, self._summarised, 0.0
+        prompt_tokens, upto, seconds = job.estimate.tokens, self._summarised, 0.0
         if not await self._prepare():
             return None
         before = answer.attempt.prompt_tokens + answer.attempt.gained - prompt_tokens
@@ -105,13 +82,15 @@ class Resumer:
                 return None
             partial = self._whole()
             if not await self._leave_out(partial, way):
+                since = job.outcome.clock()
                 partial = await self._shortened()
+                seconds += job.outcome.clock() - since
                 if not answer.attempt.cleared and not await self._make_room(partial, way):
                     return None
             opened = await self._open(partial, way, way.value)
             if isinstance(opened, Attempted):
                 if self._summarised != upto:
-                    self._record_shortened(before, opened.estimate.tokens - job.estimate.tokens)
+                    self._record_shortened(before, opened.estimate.tokens - job.estimate.tokens, seconds)
                 gained = answer.attempt.used - opened.estimate.tokens
                 job.outcome.add("resumed", how=way.value, reason=reason, gained=gained)
                 self._way = way
@@ -148,7 +127,7 @@ class Resumer:
             return None
         response, body = await attempts.open(job)
         received: httpx.Response | Sequence[Piece] = response if body is None else pieces_of(body)
-        if not received and body is not None:
+        if not received:
             return None
         request = ContinuationRequest([], {}, exact=True)
         return Attempted(received, job.estimate, request, job.prompt.answer_bound)
@@ -216,17 +195,16 @@ class Resumer:
         job.prompt = replace(job.prompt, searched=[*job.prompt.searched, *found])
         await self._counting.recount(job)
         answer.place()
-        opened = await self._open(None, None, "search")
+        opened = await self._open(Partial(), None, "search")
         return opened if isinstance(opened, Attempted) else None
 
-    def _request(self, partial: Partial | None, way: Continuation | None) -> ContinuationRequest:
+    def _request(self, partial: Partial, way: Continuation | None) -> ContinuationRequest:
         """Build the request to go on with a partial answer in this way, from the prompt as it is now."""
-        job = self._job
-        if partial is None or way is None:
-            return ContinuationRequest(job.prompt.messages, {}, exact=True)
-        return continuation(job.prompt.messages, partial, way, thoughts=job.known_backend.continues_reasoning)
+        return continuation(
+            self._job.prompt.messages, partial, way, thoughts=self._job.known_backend.continues_reasoning
+        )
 
-    async def _open(self, partial: Partial | None, way: Continuation | None, why: str) -> Attempted | Remedy:
+    async def _open(self, partial: Partial, way: Continuation | None, why: str) -> Attempted | Remedy:
         """Ask until the request is accepted or refused for good; in the latter case the remedy says if another way may work."""
         job, attempts, tokens = self._job, self._attempts, self._answer.delivered_tokens
         while True:
@@ -246,7 +224,7 @@ class Resumer:
         job, answer = self._job, self._answer
         if job.budget is None or not job.closes_gaps or answer.attempt.cleared or self._summarised:
             return False
-        added = await self._added(self._request(partial, way).messages)
+        added = await self._added(partial, way)
         return await self._compactor.leave_out(job, max(1, int(job.budget.goal - added)))
 
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:
@@ -257,7 +235,7 @@ class Resumer:
         job, budget = self._job, self._job.budget
         assert budget is not None
         await self._counting.confirm_count(job)
-        added = await self._added(self._request(partial, way).messages)
+        added = await self._added(partial, way)
         goal = max(1, int(budget.goal - added))
         before, attempt = job.estimate.tokens, self._answer.attempt
         if before > goal and not await self._compactor.compact(job, goal=goal):
@@ -269,9 +247,9 @@ class Resumer:
             return True  # as far as is known, the window did not end the attempt
         return gained >= budget.growth_needed(before, spare, self._answer.delivered_tokens - gained)
 
-    async def _added(self, messages: list[Message]) -> float:
+    async def _added(self, partial: Partial, way: Continuation) -> float:
         """Return the tokens that a request to continue adds to the prompt (upper bound), scaled up if the answer was underestimated."""
-        job, answer = self._job, self._answer
+        job, answer, messages = self._job, self._answer, self._request(partial, way).messages
         body = {**job.prompt.body(), "messages": messages}
         estimate = await self._counting.meter.measure(job.key, body, tenant=job.exchange.tenant)
         estimated = self._cost([{"role": "assistant", "content": answer.unplaced + answer.reasoning}])
@@ -293,7 +271,7 @@ class Resumer:
         """Return the text so far, or the reasoning if there is no text, shortened to its share of the window."""
         job, budget = self._job, self._job.budget
         assert budget is not None
-        since, summaries, whole = job.outcome.clock(), self._compactor.summaries, self._whole()
+        summaries, whole = self._compactor.summaries, self._whole()
         wait = summaries.wait(job)
         flow = shorten_partial(
             whole.text or whole.thought,
@@ -303,7 +281,6 @@ class Resumer:
             cost=lambda messages: self._counting.meter.costs(job.key, messages),
         )
         short = await summaries.drive(job, flow, wait)
-        self._seconds += job.outcome.clock() - since
         return Partial(thought=short) if whole.thought else Partial(text=short)
 
     def _whole(self) -> Partial:
@@ -316,7 +293,7 @@ class Resumer:
         """Characters of the answer that are replaced by a summary."""
         return self._text.upto + self._thought.upto
 
-    def _record_shortened(self, before: int, after: int) -> None:
+    def _record_shortened(self, before: int, after: int, seconds: float) -> None:
         """Record by how many tokens the answer so far was shortened in the prompt that it is resumed with."""
         after = max(0, min(before, after))
         written = (self._text if self._answer.unplaced else self._thought).written
@@ -326,7 +303,18 @@ class Resumer:
             messages_after=1,
             tokens_before=before,
             tokens_after=after,
-            seconds=self._seconds,
+            seconds=seconds,
             summary="written" if written else "extract",
             rungs=ANSWER_RUNGS,
         )
+
+
+def takes_long(job: Job, answer: Answer) -> bool:
+    """Return whether the next attempt will take long, because the answer or the history has to be shortened, and can be."""
+    budget, tokens, gained = job.budget, answer.delivered_tokens, answer.attempt.gained
+    if budget is None:
+        return True
+    if gained < growth_needed(job, tokens - gained):
+        return False
+    over = tokens > budget.zone * ANSWER_SHARE or job.estimate.tokens + tokens > budget.limit
+    return over or is_worth_a_summary(job, budget)

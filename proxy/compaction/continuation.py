@@ -74,9 +74,9 @@ def with_resume_flags(request: Request, how: Continuation) -> Request:
 
 
 def continuation(
-    history: Sequence[Message], partial: Partial, how: Continuation, *, thoughts: bool = False
+    history: Sequence[Message], partial: Partial, how: Continuation | None, *, thoughts: bool = False
 ) -> ContinuationRequest:
-    """Ask for the rest of an answer in the way this backend understands, or for a new answer if there is nothing yet.
+    """Ask for the rest of an answer in the way this backend understands, or for a new answer if there is nothing to continue.
 
     `thoughts`: the backend can also continue reasoning if asked by flags (llama.cpp).
     """

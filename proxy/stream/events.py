@@ -59,7 +59,6 @@ class Reopened:
     `prompt_tokens` is its estimate, `bound` the `max_tokens` it was sent with, if that is not the client's own.
     The backend may repeat `echo` at its start, and the model the end of `quote`. `exact`: it goes on with the very
     next character; otherwise the white space before the next word may be missing.
-    `calls`: the previous attempt was abandoned during a tool call, which is made again, maybe with the text before it.
     `corrects`: it follows a Correct, Conclude or Search, and begins a paragraph of its own.
     `watch` are its limits, or None if they are those of the attempt before it.
     """
@@ -69,7 +68,6 @@ class Reopened:
     echo: str = ""
     quote: str = ""
     exact: bool = True
-    calls: bool = False
     corrects: bool = False
     watch: Watch | None = None
 

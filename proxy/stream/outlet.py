@@ -55,11 +55,11 @@ class Outlet:
         """Get ready for the frames of another attempt, which has these limits; `gap` is the white space that was not taken."""
         answer, self._watch = self._answer, watch
         if answer.has_output:
-            text, thought = answer.text, answer.reasoning
+            text, thought, calls = answer.text, answer.reasoning, answer.attempt.calling
             self.rewriting = True
             paragraph = Seam(SpacedFilter("\n\n" if text else ""))
-            self._seam = paragraph if reopened.corrects else seam_for(reopened, text, gap)
-            self._thoughts = seam_for(reopened, "" if text or not reopened.exact else thought, "")
+            self._seam = paragraph if reopened.corrects else seam_for(reopened, text, gap, calls=calls)
+            self._thoughts = seam_for(reopened, "" if text or not reopened.exact else thought, "", calls=calls)
             self._thought_gap = None if text else "\n\n" * (bool(thought) and not reopened.exact)
             expected = bool(text and gap and (reopened.exact or reopened.echo))
             self.more_expected = expected and not reopened.corrects

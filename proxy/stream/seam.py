@@ -26,15 +26,16 @@ _HALF_WORD = 3
 """Shortest half word, in characters, that is recognised when the model writes it again."""
 
 
-def seam_for(reopened: Reopened, text: str, gap: str) -> "Seam":
+def seam_for(reopened: Reopened, text: str, gap: str, *, calls: bool = False) -> "Seam":
     """Return the filters between an answer with this text and the attempt that continues it.
 
-    `gap` is the white space before the next word, if that is known.
+    `gap` is the white space before the next word, if that is known; `calls`: the attempt before was left during a tool call,
+    which is made again, maybe with the text before it.
     """
     if not text:
         return NO_SEAM
     thought, quoted = open_thought(text), not (reopened.exact or reopened.echo)
-    copied = text if text == reopened.echo or reopened.calls or len(text) > _BEGINNING else ""
+    copied = text if text == reopened.echo or calls or len(text) > _BEGINNING else ""
     filters: list[Filter] = [
         EchoFilter(copied),
         ThoughtFilter(thought, closes=quoted),
