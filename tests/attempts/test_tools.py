@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.attempts.test_resuming import history, joined_calls
 from tests.fakes import (
     FAKES,
+    Brain,
     FakeBackend,
     FakeModel,
     LlamaCppFake,
@@ -70,6 +72,12 @@ def calls_of(proxy: Proxy, *, stream: bool, **fields: Any) -> tuple[str | None, 
     return (message["content"] or "").rstrip() or None, made, choice["finish_reason"]
 
 
+@contextmanager
+def emulating(brain: Brain, window: int = 8192, kind: str = "llamacpp") -> Iterator[tuple[FakeBackend, Proxy]]:
+    with FAKES[kind]([FakeModel("m", window)], brain) as fake, running_proxy(fake, **EMULATED) as proxy:
+        yield fake, proxy
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", FAKES)
 def test_a_call_that_is_written_becomes_a_call(kind: str, stream: bool) -> None:
@@ -104,14 +112,8 @@ def test_a_refusal_is_answered_at_once_and_remembered(kind: str, stream: bool) -
 
 
 def test_calls_and_results_go_back_as_text() -> None:
-    made = {"id": "c1", "type": "function", "function": PARIS}
-    messages = [
-        {"role": "system", "content": "Be brief."},
-        *ASK,
-        {"role": "assistant", "content": None, "tool_calls": [made]},
-        {"role": "tool", "tool_call_id": "c1", "content": "Sunny, 21 degrees."},
-    ]
-    with LlamaCppFake([FakeModel("m", 8192)], says("It is sunny.")) as fake, running_proxy(fake, **EMULATED) as proxy:
+    messages = [{"role": "system", "content": "Be brief."}, *ASK, *loop_turn([PARIS], "Sunny, 21 degrees.")]
+    with emulating(says("It is sunny.")) as (fake, proxy):
         assert calls_of(proxy, stream=True, messages=messages) == ("It is sunny.", [], "stop")
         sent = fake.chats()[-1].json["messages"]
         assert [m["role"] for m in sent] == ["system", "user", "assistant", "user"]
@@ -121,66 +123,105 @@ def test_calls_and_results_go_back_as_text() -> None:
         assert all("tool_calls" not in m for m in sent)
 
 
+def tool(name: str, **types: str) -> dict[str, Any]:
+    properties = {field: {"type": of} for field, of in types.items()}
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
+
+
+def tagged(text: str) -> str:
+    return f"<tool_call>\n{text}\n</tool_call>"
+
+
+BROKEN = CALL.replace('"city": "Paris"', '"town": "Paris"')
+UNTAGGED = [
+    '{"name": "get_time", "color": "red", "size": 3}',
+    '[\n  {"id": 1, "name": "home"},\n  {"id": 2, "name": "get_time"}\n]',
+    '{"plan":\n  {"name": "get_time", "arguments": {}}\n}',
+]
+TIME, PAY = tool("get_time", zone="string"), tool("pay", amount="integer")
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+BAD = {"malformed": 2, "retried": 1, "lost": 1}
+
+
+class Row(NamedTuple):
+    replies: Sequence[str]
+    text: str | None
+    made: list[dict[str, str]]
+    ledger: dict[str, dict[str, int]]
+    """What is told of the model's calls, by their form."""
+    fields: dict[str, Any] = {}  # noqa: RUF012 - only read
+    kind: str = "llamacpp"
+
+    @property
+    def asked(self) -> int:
+        return 1 + sum(form.get("retried", 0) for form in self.ledger.values())
+
+
+ROWS = {
+    "broken once": Row(
+        [f"Well. {BROKEN}", CALL], "Well.", [PARIS], {"tool_call": {"called": 1, "malformed": 1, "retried": 1}}
+    ),
+    "broken, in a window nobody knows": Row(
+        [BROKEN, CALL], None, [PARIS], {"tool_call": {"called": 1, "malformed": 1, "retried": 1}}, kind="generic"
+    ),
+    "broken for good": Row([BROKEN], BROKEN, [], {"tool_call": BAD}),
+    "repaired": Row(
+        [CALL.replace('"Paris"}', '"Paris", "days": "3",}')],
+        None,
+        [{"name": "get_weather", "arguments": '{"city": "Paris", "days": 3}'}],
+        {"tool_call": {"called": 1, "repaired": 1}},
+    ),
+    **{
+        f"missing, {name}": Row(
+            ["It is sunny, I guess.", CALL],
+            "It is sunny, I guess.",
+            [PARIS],
+            {"none": {"malformed": 1, "retried": 1}, "tool_call": {"called": 1}},
+            {"tool_choice": choice},
+        )
+        for name, choice in {"required": "required", "named": NAMED}.items()
+    },
+    "nothing may be called": Row([CALL], CALL, [], {}, {"tool_choice": "none"}),
+    **{f"json, {n}": Row([text], text, [], {}, {"tools": [TIME]}) for n, text in enumerate(UNTAGGED)},
+    **{
+        f"arguments elsewhere, {n}": Row(
+            [tagged(f'{{"name": "get_time", {where}}}')],
+            None,
+            [{"name": "get_time", "arguments": '{"zone": "UTC"}'}],
+            {"tool_call": {"called": 1}},
+            {"tools": [TIME]},
+        )
+        for n, where in enumerate(['"zone": "UTC"', '"input": {"zone": "UTC"}', '"params": {"zone": "UTC"}'])
+    },
+    "a number that a stop string may have cut": Row(
+        [tagged('{"name": "pay", "arguments": {"amount": 1200}}')],
+        '<tool_call>\n{"name": "pay", "arguments": {"amount": 12',
+        [],
+        {"tool_call": BAD},
+        {"tools": [PAY], "stop": ["00"]},
+    ),
+}
+
+
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_broken_call_is_asked_for_once_more(stream: bool) -> None:
-    broken = CALL.replace('"city": "Paris"', '"town": "Paris"')
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(f"Well. {broken}", CALL)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
-        text, made, finish = calls_of(proxy, stream=stream)
-        assert ((text or "").strip(), made, finish) == ("Well.", [PARIS], "tool_calls")
+@pytest.mark.parametrize("name", ROWS)
+def test_a_call_is_made_or_asked_for_again_or_stays_text(name: str, stream: bool) -> None:
+    row = ROWS[name]
+    with emulating(says(*row.replies), kind=row.kind) as (fake, proxy):
+        seen = calls_of(proxy, stream=stream, **row.fields)
+        assert seen == (row.text, row.made, "tool_calls" if row.made else "stop")
+        assert len(fake.chats()) == row.asked
+        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"].get("emulated_calls", {})
+        assert told == row.ledger
+
+
+def test_a_broken_call_is_asked_for_behind_the_prompt_that_it_came_of() -> None:
+    with emulating(says(BROKEN, CALL)) as (fake, proxy):
+        calls_of(proxy, stream=False)
         first, again = fake.chats()
         assert first.json["messages"] == again.json["messages"][:-2]
         assert "city" in again.json["messages"][-1]["content"]
-        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
-        assert told["tool_call"] == {"called": 1, "malformed": 1, "retried": 1}
-        metrics = proxy.client.get("/metrics").text
-        assert 'form="tool_call",model="m",outcome="retried"} 1.0' in metrics
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_call_that_stays_broken_is_delivered_as_text(stream: bool) -> None:
-    broken = CALL.replace('"city": "Paris"', '"town": "Paris"')
-    with LlamaCppFake([FakeModel("m", 8192)], says(broken)) as fake, running_proxy(fake, **EMULATED) as proxy:
-        assert calls_of(proxy, stream=stream) == (broken, [], "stop")
-        assert len(fake.chats()) == 2
-        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
-        assert told["tool_call"] == {"malformed": 2, "retried": 1, "lost": 1}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_repaired_call_is_counted(stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says(CALL.replace('"Paris"}', '"Paris", "days": "3",}'))) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
-        _, made, _ = calls_of(proxy, stream=stream)
-        assert made == [{"name": "get_weather", "arguments": '{"city": "Paris", "days": 3}'}]
-        told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]["emulated_calls"]
-        assert told["tool_call"]["repaired"] == 1
-        assert len(fake.chats()) == 1
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=["required", "named"]
-)
-def test_a_call_that_is_required_and_missing_is_asked_for(choice: Any, stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], says("It is sunny, I guess.", CALL)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
-        text, made, finish = calls_of(proxy, stream=stream, tool_choice=choice)
-        assert (made, finish) == ([PARIS], "tool_calls")
-        assert text == "It is sunny, I guess."
-        assert len(fake.chats()) == 2
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_without_a_choice_nothing_is_a_call(stream: bool) -> None:
-    with LlamaCppFake([FakeModel("m", 8192)], says(CALL)) as fake, running_proxy(fake, **EMULATED) as proxy:
-        assert calls_of(proxy, stream=stream, tool_choice="none") == (CALL, [], "stop")
+        assert 'form="tool_call",model="m",outcome="retried"} 1.0' in proxy.client.get("/metrics").text
 
 
 @pytest.mark.parametrize(
@@ -208,9 +249,8 @@ def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, nativ
 def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
     """The same outcome as with tools of the model's own."""
     wanted = json.dumps({"city": "word " * 900})
-    written = f'I write it.\n<tool_call>\n{{"name": "get_weather", "arguments": {wanted}}}\n</tool_call>'
-    model = FakeModel("m", 2048)
-    with FAKES[kind]([model], summariser(says(written))) as fake, running_proxy(fake, **EMULATED) as proxy:
+    written = "I write it.\n" + tagged(f'{{"name": "get_weather", "arguments": {wanted}}}')
+    with emulating(summariser(says(written)), 2048, kind) as (fake, proxy):
         made = calls_of(proxy, stream=stream, messages=history(140, 8))
         assert made == ("I write it.", [{"name": "get_weather", "arguments": wanted}], "tool_calls")
         assert len(fake.chats()) >= 3
@@ -239,9 +279,8 @@ def said(words: str, times: int) -> str:
 def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(stream: bool) -> None:
     """It has been gone on with before, so that its end is Spillway's own."""
     text = f"{said('I write', 200)}\n{CALL}\n{said('The result may be', 600)}"
-    with VllmFake([FakeModel("m", 2048)], summariser(says(text))) as fake:
-        with running_proxy(fake, **EMULATED) as proxy:
-            made = calls_of(proxy, stream=stream, messages=history(140, 8))
+    with emulating(summariser(says(text)), 2048, "vllm") as (fake, proxy):
+        made = calls_of(proxy, stream=stream, messages=history(140, 8))
         assert len(fake.chats()) >= 3
         assert made[1:] == ([PARIS], "tool_calls")
 
@@ -259,16 +298,12 @@ def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
         text = "All done." if done else CALL.replace("Paris", f"city {number + 1}")
         return Reply(text=text.removeprefix(question.prefix))
 
-    with LlamaCppFake([FakeModel("m", 2048)], summariser(brain)) as fake, running_proxy(fake, **EMULATED) as proxy:
+    with emulating(summariser(brain), 2048) as (fake, proxy):
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through all cities."}]
         for number in range(1, rounds + 1):
-            text, made, finish = calls_of(proxy, stream=stream, messages=messages)
-            assert (text, made, finish) == (
-                None,
-                [{"name": "get_weather", "arguments": f'{{"city": "city {number}"}}'}],
-                "tool_calls",
-            )
-            messages += loop_turn(made, f"Cloudy here, {'word ' * 150}round {number} ")
+            call = {"name": "get_weather", "arguments": f'{{"city": "city {number}"}}'}
+            assert calls_of(proxy, stream=stream, messages=messages) == (None, [call], "tool_calls")
+            messages += loop_turn([call], f"Cloudy here, {'word ' * 150}round {number} ")
         assert calls_of(proxy, stream=stream, messages=messages) == ("All done.", [], "stop")
         assert fake.overflows == 0
 
@@ -298,7 +333,7 @@ def test_explain_tells_how_tools_reach_the_model() -> None:
 def test_a_history_of_calls_without_tools_is_rewritten_too() -> None:
     """A client that stops offering tools still sends what was called."""
     messages = [*ASK, *loop_turn([PARIS], "Sunny."), {"role": "user", "content": "Thanks. And now?"}]
-    with LlamaCppFake([FakeModel("m", 8192)], says("Now it rains.")) as fake, running_proxy(fake, **EMULATED) as proxy:
+    with emulating(says("Now it rains.")) as (fake, proxy):
         answer = proxy.chat({"model": "m", "messages": messages})
         assert answer.json()["choices"][0]["message"]["content"] == "Now it rains."
         assert [m["role"] for m in fake.chats()[-1].json["messages"]] == ["user", "assistant", "user", "user"]
