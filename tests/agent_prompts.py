@@ -1,7 +1,5 @@
 """What a coding agent sends in front of every prompt: as long as those of the programs that are in use, in words of its own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 RULES = (

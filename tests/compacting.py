@@ -4,8 +4,6 @@
 The instructions have the form of those of the programs named, and of the words only what the form needs.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

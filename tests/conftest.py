@@ -1,7 +1,5 @@
 """For every test: the event loop, hypothesis profiles, no network but loopback."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

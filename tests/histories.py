@@ -1,7 +1,5 @@
 """Random histories as clients send them, and the rules that every shortened history must still keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any

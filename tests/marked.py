@@ -1,7 +1,5 @@
 """Conversations in each of whose messages there is a mark of its own, so that traces of each can be looked for."""
 
-from __future__ import annotations
-
 import re
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """How much of a prompt the next one begins with."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 Text = TypeVar("Text", str, bytes)

@@ -1,7 +1,5 @@
 """The real application on a real loopback port, in a thread of its own: quick to start, hundreds of times."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A client that writes bytes as it likes, and reads what HTTP makes of the answer."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import socket

@@ -1,7 +1,5 @@
 """A backend that says byte by byte what a script has it say, and sees the proxy hang up."""
 
-from __future__ import annotations
-
 import re
 import select
 import socket

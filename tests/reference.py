@@ -1,7 +1,5 @@
 """What the documents take from the code, settings, states, metrics and events: `make docs` writes it, tests/test_docs.py compares."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

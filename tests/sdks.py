@@ -1,7 +1,5 @@
 """The clients' own packages in front of a running proxy. They try nothing twice, and leave no connection open."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gates on the shape of the code that no linter has: sizes, forbidden constructs, where tests lie."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The built-in demo: what it says and how it goes on after a cut, what it refuses, and llama-server's shapes as Spillway reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What can be known of the container files without a Docker engine, and of the make targets that look after them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The documents say what the code does: settings, commands, examples and links."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

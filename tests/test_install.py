@@ -1,7 +1,5 @@
 """What strangers install it with: services of the system, Kubernetes, completion. That they run is checked by `make wheel`."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import plistlib

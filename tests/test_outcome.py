@@ -1,7 +1,5 @@
 """The record of a request: what it keeps, and what it only shows to observers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

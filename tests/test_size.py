@@ -3,8 +3,6 @@
 Each bound only goes down. Raising one needs a commit whose body says what was bought for it.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import threading
@@ -38,10 +36,10 @@ BOUNDS = {
     "lines of code": Bound(26_869, 18_500),
     "Python tokens": Bound(286_215, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(59_768, 40_000),
+    "lines of tests": Bound(58_961, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
-    "functions entered by a short streamed request": Bound(370, 250),
+    "functions entered by a short streamed request": Bound(372, 250),
     "files entered by a short streamed request": Bound(71, 45),
 }
 

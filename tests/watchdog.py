@@ -3,8 +3,6 @@
 Reckoned in CPU time of the process, so that it is the same however busy the machine is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from types import TracebackType

@@ -1,7 +1,5 @@
 """Run a wheel as strangers do: `python -m tests.wheel UV WHEEL PYTHON` has `uvx` install it for a Python of its own, and talks to it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,14 +1,12 @@
 """The archive: a client that sends the newest messages only is answered from those it no longer sends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import example, given
@@ -58,12 +56,12 @@ class Windowed:
         self.messages.append({"role": "assistant", "content": f"Answer {len(self.messages)}."})
         return answer
 
-    def chat(self, turns: int, since: int = 0) -> Windowed:
+    def chat(self, turns: int, since: int = 0) -> Self:
         for message in talk(2 * (since + turns))[2 * since :: 2]:
             self.say(message["content"])
         return self
 
-    def tell(self, fact: str = FACT) -> Windowed:
+    def tell(self, fact: str = FACT) -> Self:
         self.say(fact)
         return self
 

@@ -1,7 +1,5 @@
 """Compaction on demand, by a message and by id: what its client is told, what the model reads, and what holds afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Summaries that are looked at and forgotten, and what the next forwarded prompt makes of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A document larger than the window: read in parts with the question beside each, and answered from the notes."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

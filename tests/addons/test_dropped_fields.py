@@ -1,7 +1,5 @@
 """What a client leaves out of an answer comes back with the history that it belongs to, and with no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

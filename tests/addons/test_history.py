@@ -1,7 +1,5 @@
 """Conversations, outcomes and sums, as they are told over HTTP."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What became of a request message by message, and requests that are stopped."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

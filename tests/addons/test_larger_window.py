@@ -1,7 +1,5 @@
 """A larger window instead of a compaction: conversations move, stay, and are compacted only where that is full too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Who looks holds up nobody, whatever there is to be looked at."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

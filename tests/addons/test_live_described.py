@@ -1,7 +1,5 @@
 """What is written about the routes is what they are."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the log looks like, whatever names it has to tell."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

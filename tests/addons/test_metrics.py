@@ -1,7 +1,5 @@
 """`/metrics`: what is counted, names by Prometheus' conventions, and the dashboard that is made of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

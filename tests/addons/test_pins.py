@@ -1,7 +1,5 @@
 """Pins: what a user wants kept word for word, set by messages, on the page and in the configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A conversation stays in its own slot of a llama-server; what gives way is saved, restored, and purged with the store."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Billing lines and marks for caches are no part of a prompt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

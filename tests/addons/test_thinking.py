@@ -1,7 +1,5 @@
 """Thinking has an end: by the backend's own field or by Spillway, and an answer that ends in a thought is asked for once more."""
 
-from __future__ import annotations
-
 import io
 from itertools import count
 from typing import Any

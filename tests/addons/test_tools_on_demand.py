@@ -1,7 +1,5 @@
 """Tools on demand: sixty tools in a small window, a line for each but those that are used, and the others looked up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Traces of requests: through the real HTTP stack, into OpenTelemetry's own exporter that keeps them in memory."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Memory of users: what is kept of whom, where it comes back, and that it never reaches anybody else."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Who may look and act: keys, other pages, other names."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from contextlib import ExitStack

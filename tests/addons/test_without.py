@@ -1,7 +1,5 @@
 """Each add-on can be left out: a chat goes on past its window without it, streamed and whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

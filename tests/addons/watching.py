@@ -1,7 +1,5 @@
 """A viewer of the live feed, as a browser is one."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Have agents work through a task that is five windows long: `python -m tests.agents [PROGRAM…]`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

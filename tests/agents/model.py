@@ -1,7 +1,5 @@
 """The model behind the agents: it calls their shell again and again, and writes summaries when it is asked to."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

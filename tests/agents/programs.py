@@ -1,7 +1,5 @@
 """How each agent is given a task: unchanged, in a home of its own, started by `spillway launch`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 MODEL = "local-model"

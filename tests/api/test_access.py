@@ -1,7 +1,5 @@
 """Who is let in, through the real server."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

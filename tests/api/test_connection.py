@@ -1,7 +1,5 @@
 """HTTP/1.1 and 1.0 as the world speaks them, on raw sockets in front of the whole application."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

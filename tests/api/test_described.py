@@ -1,7 +1,5 @@
 """What `/openapi.json` says of the managed routes, held against what they answer."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

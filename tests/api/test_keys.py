@@ -1,7 +1,5 @@
 """Whose a request is, by what its headers say."""
 
-from __future__ import annotations
-
 import tracemalloc
 from random import Random
 

@@ -1,7 +1,5 @@
 """What clients may hold up is bounded, and what goes beyond is told."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Lists of models: the true window, and a larger one for the two clients that do not run in it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anthropic

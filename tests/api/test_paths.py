@@ -1,7 +1,5 @@
 """Paths and names as the most generous server reads them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import quote, unquote

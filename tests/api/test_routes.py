@@ -1,7 +1,5 @@
 """What clients call besides the chat route."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The real process is stopped while it serves: everything ends in good order, and in time."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """Responses that are kept: with the openai package, and as raw requests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

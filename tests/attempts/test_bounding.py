@@ -1,7 +1,5 @@
 """Answers whose bound a backend would refuse: the client gets them all the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tool calls of models that have tools of their own, through the whole proxy: leaked, repeated, wrong, and merely shown."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Whole bodies of backends as clients of other dialects are told of them: answers, errors, and what is neither."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

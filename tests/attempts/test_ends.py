@@ -1,7 +1,5 @@
 """Ends of answers that a backend gets wrong, through the whole proxy: a proper end for the client, or an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

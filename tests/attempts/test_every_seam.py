@@ -1,7 +1,5 @@
 """Every seam over the real HTTP stack: every kind of backend, every way it goes on, one to four resumes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

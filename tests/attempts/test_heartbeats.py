@@ -1,7 +1,5 @@
 """Heartbeats beside what an answer says: never inside of it, nor after its end."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

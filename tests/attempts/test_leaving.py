@@ -1,7 +1,5 @@
 """A client that leaves takes its upstream request along, on every path; an answer before the end of an upload is passed on."""
 
-from __future__ import annotations
-
 import queue
 import socket
 import threading

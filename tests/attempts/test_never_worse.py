@@ -1,7 +1,5 @@
 """An answer through Spillway has never fewer words than the backend alone would have given, however full the window is."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Any
 

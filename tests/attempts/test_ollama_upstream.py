@@ -1,7 +1,5 @@
 """An Ollama is spoken to in its own `/api/chat`, whatever the client speaks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

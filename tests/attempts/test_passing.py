@@ -1,7 +1,5 @@
 """What Spillway does not manage passes untouched; what it manages does too, below the trigger."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

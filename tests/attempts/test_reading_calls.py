@@ -1,7 +1,5 @@
 """Counting while a call is read from text, and loops that go back."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A backend that does not continue an answer at once: it is asked again, else the client is told who refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.backends.refusals import MOST_RETRIES

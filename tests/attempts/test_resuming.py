@@ -1,7 +1,5 @@
 """What is paused and what is not, and how an answer goes on, on every kind of backend."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

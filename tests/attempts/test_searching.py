@@ -1,7 +1,5 @@
 """A search of the conversation that the model calls: answered inside the same answer, unseen by the client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

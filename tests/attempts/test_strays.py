@@ -1,7 +1,5 @@
 """Models that do not go on with their answer as they were asked to, on every kind of backend that is believed to have them do so."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fakes import FAKES, STRAYS, FakeModel, LlamaCppFake, Question, Reply, strays, summariser, words

@@ -1,7 +1,5 @@
 """Corners of answers through the whole proxy: broken bodies, refusals inside streams, calls that never fit."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

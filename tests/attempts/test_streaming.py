@@ -1,7 +1,5 @@
 """Answers that outgrow the window go on; status, heartbeats and departures."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Chat templates that refuse roles: seen in the template that a backend reports, else learned from its refusal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """How much a model is to think is said in the words of each client, and told in those of each backend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

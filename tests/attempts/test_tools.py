@@ -1,7 +1,5 @@
 """Tools for models that have none, through the whole proxy."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

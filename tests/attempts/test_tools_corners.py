@@ -1,7 +1,5 @@
 """Corners of emulated tools: what must not become a call, and calls that must not be lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers of servers that tell no window: what ends them, though their client did not, is found out, and they go on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Backends that refuse `stream: true`: asked for a body, which the client gets as a stream."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

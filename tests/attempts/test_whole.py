@@ -1,7 +1,5 @@
 """A backend that answers a streaming request with one JSON body, and bodies that pass as the bytes they came as."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """Runs a backend's flow against recorded replies, keyed by path, and keeps what was asked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each kind reads from the recorded replies of its server, and what it asks for that."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import pytest

@@ -1,7 +1,5 @@
 """Refusals as backends word them (`payloads/refusals.json`), and what is done about each."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

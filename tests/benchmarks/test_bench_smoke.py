@@ -1,7 +1,5 @@
 """The benchmark runs end to end, in tiny: what it measures is not judged here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`spillway check` against every kind of backend."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """`spillway launch`, with programs on the path that tell what they were started with, and talk to what they were told."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """`spillway top`, `tail`, `show`, `export` and `explain`, against a Spillway that runs."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """`spillway replay`: what would be done to saved conversations, told by a Spillway that only observes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

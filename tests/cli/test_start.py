@@ -1,7 +1,5 @@
 """What a command imports: only what it needs, so that it starts quickly and stays small."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A model that answers whatever a compaction asks it for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

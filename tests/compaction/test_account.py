@@ -1,7 +1,5 @@
 """What an account finds where a conversation has no tools, or such as it does not know."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The window and its fractions, and what the next turn adds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

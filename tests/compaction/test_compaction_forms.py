@@ -1,7 +1,5 @@
 """Compaction, summaries and repairs of histories in which tools are text, wholly or in part."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import pytest

@@ -1,7 +1,5 @@
 """Forward, compact or refuse: what decides about a prompt, and about the next one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

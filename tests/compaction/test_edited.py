@@ -1,7 +1,5 @@
 """What a client has edited is nowhere any more: a rewrite is made from what it covers, and only then applied."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """What clients wish left out of their histories is, and nothing else."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

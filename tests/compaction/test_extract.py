@@ -1,7 +1,5 @@
 """Where no summary is fit to be used, code keeps what the user stated, by how much it tells."""
 
-from __future__ import annotations
-
 from itertools import cycle
 
 import pytest

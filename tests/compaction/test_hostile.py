@@ -1,7 +1,5 @@
 """Nothing that tools, pages or models say becomes a rule of the user's, closes a block or opens one, however it is put."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Sequence

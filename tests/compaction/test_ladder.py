@@ -1,7 +1,5 @@
 """The rungs of the ladder: what each takes out, on native, text and mixed histories alike, and what every one of them keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Work grows with the length of a history and no faster, whatever it looks like; and so few summaries are asked for."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What of a beginning stays: shapes in which programs open their sessions, none of them taken from one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """A text within its bounds: beginning, end and what looks like an error stay, and marks say what is missing."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import pytest

@@ -1,7 +1,5 @@
 """What every strategy keeps, and in what they differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 

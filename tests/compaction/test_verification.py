@@ -1,7 +1,5 @@
 """What a model wrote is believed only as far as code can tell that it is a summary."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

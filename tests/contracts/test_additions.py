@@ -1,7 +1,5 @@
 """A kind is one file and one line, a dialect one folder and one line, a reason to compact one condition: all else follows."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

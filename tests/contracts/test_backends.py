@@ -1,7 +1,5 @@
 """What every kind of backend must hold to, whatever a server replies."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every pattern of the package takes time that grows no faster than the text, whoever wrote that text."""
 
-from __future__ import annotations
-
 import ast
 import gc
 import importlib

@@ -1,7 +1,5 @@
 """What every store does alike. A new kind of store is one line in `KINDS`."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable

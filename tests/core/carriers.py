@@ -3,8 +3,6 @@
 `{}` is where somebody else's sentence stands. Some shapes of programs are from their sources and documents, others from memory of what they send.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 FILLER = "The shop was founded in 1987 and sells roses, tulips and seeds to gardeners all over the county. " * 24

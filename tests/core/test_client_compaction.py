@@ -1,7 +1,5 @@
 """Requests of real programs, in the words of the versions that were seen, and texts that only look alike."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

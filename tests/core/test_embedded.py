@@ -1,7 +1,5 @@
 """Tool calls, results and programs' blocks in texts are found where they are, and nowhere else."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from time import process_time

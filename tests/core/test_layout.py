@@ -1,7 +1,5 @@
 """The place of the summary in the prompt that is sent."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.core.history.layout import beginning_of_answer, laid_out

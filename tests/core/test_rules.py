@@ -1,7 +1,5 @@
 """What is a rule is told by the form of a sentence, in the languages that people use."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.compaction.summary import block

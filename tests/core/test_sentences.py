@@ -1,7 +1,5 @@
 """Where sentences end, in texts as people type them, and which names are in them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

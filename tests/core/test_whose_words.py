@@ -1,7 +1,5 @@
 """The words of pages, tools and others are no rules, in whatever shape they come; what a person typed is."""
 
-from __future__ import annotations
-
 from time import process_time
 
 import pytest

@@ -1,7 +1,5 @@
 """One question in each dialect that clients speak, and what they read of its answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What backends send, as pieces, and what clients make of the answers that are written of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

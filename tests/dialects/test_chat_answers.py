@@ -1,7 +1,5 @@
 """Chunks and bodies of chat completions: read, and written again with nothing but the wanted change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

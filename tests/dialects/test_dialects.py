@@ -1,7 +1,5 @@
 """What holds for every dialect of clients that is registered."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -4,8 +4,6 @@ A row of `forms.json` has a `source` (an issue or a pull request), what was sent
 `wire`, or a `whole` body), and what the user of an SDK has of it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

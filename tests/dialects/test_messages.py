@@ -1,7 +1,5 @@
 """Requests of Anthropic's Messages, and what their answers tell of edits and compactions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests in which something is not what it should be: read or refused in every dialect, and in no more time than others."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Requests of Ollama's `/api/chat`, and its errors."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is written in a dialect and sent back keeps all that both sides can say, whole or streamed, and so do options."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A whole stream in every dialect: the same events however it was cut, and a word that is not parsed like one that is."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers in the dialects that no backend speaks: whatever comes in whatever order is told once, and in order."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

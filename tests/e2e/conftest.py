@@ -1,7 +1,5 @@
 """The real proxy and the real engine, for tests of the two together."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from collections.abc import Iterator, Sequence

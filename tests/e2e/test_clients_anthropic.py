@@ -1,7 +1,5 @@
 """Anthropic's own SDK, in front of every kind of backend: whole, streamed, tools, images, thinking, past the window."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Anthropic's own SDK, with what its betas have for long contexts: edits, compactions, and what is told of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

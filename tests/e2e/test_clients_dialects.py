@@ -1,7 +1,5 @@
 """The packages that speak Messages, Responses and Ollama's chat, in front of every kind of backend: whole, streamed, tools, past the window."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing

@@ -4,8 +4,6 @@ Wordings: DeepSeek (deepseek-ai/awesome-deepseek-agent#63), Moonshot (QwenLM/qwe
 and pydantic's (servers that refuse reasoning in messages).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager

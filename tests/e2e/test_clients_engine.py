@@ -1,7 +1,5 @@
 """A real llama-server's answer that outgrows its window, with status in its stream, in the most used clients."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.clients import langchain, openai_python

@@ -1,7 +1,5 @@
 """Every form of status, as the openai package for Python reads it; and answers that must carry none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """LangChain reads a stream with status in it as if there were none."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.clients import langchain

@@ -1,7 +1,5 @@
 """The SDKs leave in the middle of an answer, in each dialect: the backend stops at once, and nothing more is spent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """LiteLLM's client reads a stream with status in it as if there were none."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What goes over the wire, and the loops that people write without a library."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

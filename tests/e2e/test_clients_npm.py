@@ -1,7 +1,5 @@
 """The packages for npm: a stream with status in it is one without to them, in each dialect; and the AI SDK in tool loops."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

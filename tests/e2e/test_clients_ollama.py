@@ -1,7 +1,5 @@
 """Ollama's own package for Python, in front of every kind of backend: chats, streamed, tools, past the window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 

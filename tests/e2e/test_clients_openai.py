@@ -1,7 +1,5 @@
 """The openai package for Python reads a stream with status in it as if there were none."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.e2e.clients import openai_python

@@ -1,7 +1,5 @@
 """The openai package speaking Responses, in front of every kind of backend: as the Agents SDK and Codex do."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """OpenAI's compaction contract, with the openai package, for a model that knows nothing of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

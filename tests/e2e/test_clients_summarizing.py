@@ -1,7 +1,5 @@
 """LangChain's `SummarizationMiddleware`: what it has summarised is all that it sent, though it is far longer than the window."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 In front of a faithful fake whose model does all that is asked about, and in front of the real llama-server: what is checked is what Spillway makes of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every form of status in the other dialects: told in order before an answer, and taken out when it is sent back."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any, get_args

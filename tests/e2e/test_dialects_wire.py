@@ -1,7 +1,5 @@
 """What goes to backends of requests in other dialects than theirs, besides the body; and what is left to them."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No waiting, with the real engine: the turn after the trigger begins with its own request, and nearly all of its prompt is read."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Answers of many windows, of one client and of many at once, thoughts and calls, through the proxy to the real engine."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

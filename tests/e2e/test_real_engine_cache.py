@@ -1,7 +1,5 @@
 """What the real engine reads again after a part of the prompt has gone."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal
 

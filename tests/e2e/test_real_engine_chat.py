@@ -1,7 +1,5 @@
 """A chat far longer than the window, through the proxy to the real engine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How well prompts are counted, held against what the real llama-server reports, over whole conversations."""
 
-from __future__ import annotations
-
 import base64
 import inspect
 import json

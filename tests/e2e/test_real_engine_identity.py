@@ -1,7 +1,5 @@
 """Below the trigger the proxy is not there: its answers are the engine's own, byte for byte."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

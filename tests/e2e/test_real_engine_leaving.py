@@ -1,7 +1,5 @@
 """The client goes away: the engine's slot must be free again soon, and nothing more be spent."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator

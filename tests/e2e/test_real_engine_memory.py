@@ -1,7 +1,5 @@
 """The real engine embeds what is recalled, and calls the tool that searches the conversation."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real, weak model is its own summariser: whatever it answers, no loop is stored, and what the user told is kept."""
 
-from __future__ import annotations
-
 import json
 from itertools import cycle, islice
 from typing import Any

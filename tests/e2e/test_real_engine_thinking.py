@@ -1,7 +1,5 @@
 """How much the real engine is to think, as clients of three dialects tell it."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import pytest

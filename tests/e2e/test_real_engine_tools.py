@@ -4,8 +4,6 @@ The echo model repeats the newest message, so each result holds the call that co
 it reads calls. Where tools are emulated, the model repeats the tags around the result too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Outputs that are broken, cut off, or only look like calls."""
 
-from __future__ import annotations
-
 from proxy.emulation.forms import Call
 from tests.emulation.outputs import ARGS, FENCED, TAGGED, Malformed, P, broken, paris, row
 

@@ -1,7 +1,5 @@
 """Outputs as models write them, and the pieces that each is made of: calls in every form."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias

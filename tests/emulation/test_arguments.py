@@ -1,7 +1,5 @@
 """Arguments of written calls: byte for byte where they are valid JSON, mended where not, bounded in depth."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a model writes is read alike wherever it is cut in two."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.emulation.outputs import Output, scanned

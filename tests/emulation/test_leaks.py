@@ -1,7 +1,5 @@
 """Calls that models with tools of their own leave in the text: read back where nothing else is meant, and only there."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Callable, Iterator

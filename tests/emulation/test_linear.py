@@ -1,7 +1,5 @@
 """Work grows with the length of the text and no faster, however it is cut and whatever it looks like."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Byte-level byte-pair encoding, trained in under a second on a few hundred kilobytes of text."""
 
-from __future__ import annotations
-
 import heapq
 import re
 from collections import Counter, defaultdict

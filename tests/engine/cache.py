@@ -1,7 +1,5 @@
 """Models made once per machine: a directory in the system's temporary one, keyed by everything that matters."""
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import inspect

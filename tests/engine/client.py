@@ -1,7 +1,5 @@
 """A plain client of chat completions that looks at everything: bytes, frames, ids, roles, reasons, usage."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from typing import Any

@@ -8,8 +8,6 @@ and one constant. Block 0 has one head per step back; block 1 has one head that 
 same tokens before it, and copies what stands there.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

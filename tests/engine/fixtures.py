@@ -1,7 +1,5 @@
 """Fixtures around the real engine; a `conftest.py` imports those it wants."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -4,8 +4,6 @@ The same numbers as in the GGUF file, under other names. llama.cpp turns pairs o
 keys, transformers each row with the one half a head further down: so those rows are laid out anew.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

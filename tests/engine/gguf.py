@@ -4,8 +4,6 @@ The format is that of `docs/gguf.md` in the ggml repository, version 3: little-e
 length, tensors aligned to 32 bytes, dimensions innermost first.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from enum import IntEnum

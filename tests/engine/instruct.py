@@ -1,7 +1,5 @@
 """Where the real instruct model is."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Nothing is trained: the weights are computed, so what a model says is known in a
 word. llama.cpp loads the files like any other model.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

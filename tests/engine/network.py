@@ -1,7 +1,5 @@
 """The tensors of a llama-architecture model: RMSNorm, RoPE, attention, a gated feed-forward part."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

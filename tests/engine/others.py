@@ -3,8 +3,6 @@
 Names and shapes are those that llama.cpp b11549 reads (`src/models/gemma3.cpp`, `src/models/mamba2.cpp`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Server processes for tests: started, waited for by a line of their output, and always ended."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

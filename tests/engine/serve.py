@@ -6,8 +6,6 @@ The package embeds the server: creating its `Server` loads the model and serves 
     python -m tests.engine.serve echo.gguf --port 18101 --ctx 16384 --parallel 4 --unified
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

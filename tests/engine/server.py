@@ -1,7 +1,5 @@
 """The real llama-server as a context manager, for tests that want the genuine article."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a tiny model is to be like."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias

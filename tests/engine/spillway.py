@@ -1,7 +1,5 @@
 """The real proxy as a process of its own, in front of any backends."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A tap on the line to a server: everything goes through as it is, and both directions are kept."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

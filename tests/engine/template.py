@@ -6,8 +6,6 @@ tokens, because otherwise the head would also compare the role names before it, 
 better than the message that is to be copied.
 """
 
-from __future__ import annotations
-
 from tests.engine.vocab import MARKS
 
 _TEMPLATE = r"""

@@ -1,7 +1,5 @@
 """Vocabularies of the tiny models: one trained here, or the tokenizer of any GGUF file."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

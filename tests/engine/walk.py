@@ -9,8 +9,6 @@ part: nothing new when the last token is a word itself; otherwise (start of a re
 goes on after the last whole word of the context.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.engine.gguf import Floats

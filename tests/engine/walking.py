@@ -1,7 +1,5 @@
 """Conversations with the walk model, whose every answer is known beforehand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

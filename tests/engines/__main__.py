@@ -1,7 +1,5 @@
 """Play the scenes in front of real engines: `python -m tests.engines [ENGINE…] [--scene SCENE…]`."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -3,8 +3,6 @@
 What they say is known word for word, whichever engine runs them: `tests/engine` computes their weights.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What is tried with every engine behind Spillway. A scene returns the figure for the table, and raises if it went wrong."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Servers of others as processes: started on a free port, waited for, and ended with all that they started."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -7,8 +7,6 @@
 A fake takes `models`, a `brain`, and any public class attribute as an option; options can be changed while it runs.
 """
 
-from __future__ import annotations
-
 from tests.fakes.brains import STRAYS, Walk, asks_summary, echo, facts, qa, scripted, strays, summariser, walk, words
 from tests.fakes.chat import FakeBackend
 from tests.fakes.generic import GenericFake

@@ -1,7 +1,5 @@
 """The part of a fake that speaks HTTP: routes, records, canned failures, keys, and who is there."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """What models say. A brain is any callable from `Turn` to `Reply`; these are the usual ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Chat completions, in the shapes that all kinds share; a kind overrides what it does differently."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """A fake that stands in front of other fakes and hands requests on to them over HTTP, streams piece by piece."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import httpx

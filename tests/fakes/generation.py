@@ -1,7 +1,5 @@
 """From what a brain says to deltas: cut into tokens, ended by stop strings, `max_tokens` or a full window."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import cycle

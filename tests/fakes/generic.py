@@ -1,7 +1,5 @@
 """A plain OpenAI-like server: the list names models only, and a history that does not fit is refused as by OpenAI."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from typing_extensions import override

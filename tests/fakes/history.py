@@ -1,7 +1,5 @@
 """What is wrong with a chat history, as a strict chat template would see it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """One request being answered: what came, how to answer it, and what was sent."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import hashlib

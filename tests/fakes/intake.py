@@ -1,7 +1,5 @@
 """Chat requests coming in: read, checked, rendered, and held against the window."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """LiteLLM's proxy in front of other fakes: shapes recorded from 1.106.2, without a database, in front of these fakes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

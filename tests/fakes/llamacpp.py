@@ -1,7 +1,5 @@
 """llama.cpp's llama-server, as measured on b11549."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

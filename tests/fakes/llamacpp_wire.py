@@ -1,7 +1,5 @@
 """llama-server's words and objects, as measured on b11549: what it refuses, and what it tells of itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

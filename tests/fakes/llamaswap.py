@@ -5,8 +5,6 @@ From its README, `docs/configuration.md`, `config.example.yaml` and `internal/{s
 was opened to tell of the loading gets the server's answer behind that, whatever its status was.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """LM Studio 0.4."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The words shared by all fakes: models, what a brain is asked and what it answers, refusals."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -46,7 +44,7 @@ class FakeModel:
     embedding: bool = False
     size: int = 1_000_000
     """Bytes of its file."""
-    providers: tuple[Provider, ...] = ()
+    providers: "tuple[Provider, ...]" = ()
 
     def __post_init__(self) -> None:
         self.trained_window = self.trained_window or self.window

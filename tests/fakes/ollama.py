@@ -1,7 +1,5 @@
 """Ollama, about v0.33: cuts silently what does not fit, and goes on silently when the window is full."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 

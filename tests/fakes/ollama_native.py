@@ -1,7 +1,5 @@
 """Ollama's own API: NDJSON streams, what is installed, what is loaded."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -214,7 +212,7 @@ class OllamaNative(FakeBackend):
             await lines.write(_line({"error": str(broken)}))
         await exchange.close(hang_up=self.hangs_up)
 
-    async def _lines(self, lines: _Lines, head: dict[str, Any], generation: Generation, fields: Any) -> None:
+    async def _lines(self, lines: "_Lines", head: dict[str, Any], generation: Generation, fields: Any) -> None:
         await pace(self, generation, HEADERS)
         call: list[Delta] = []
         for index, delta in enumerate(grouped(iter(generation), self.tokens_per_chunk)):

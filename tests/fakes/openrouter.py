@@ -1,7 +1,5 @@
 """OpenRouter: many providers behind one API, under `/api`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Reading what a server sent: events of a stream, and what they add up to."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

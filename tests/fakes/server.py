@@ -1,7 +1,5 @@
 """A real HTTP server on a free loopback port, in a background thread with an event loop of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

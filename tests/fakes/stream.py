@@ -1,7 +1,5 @@
 """A chat completion as server-sent events, one event per token unless told otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 DONE = b"data: [DONE]\n\n"
 
 
-async def pace(fake: HttpFake, generation: Generation, index: int) -> None:
+async def pace(fake: "HttpFake", generation: Generation, index: int) -> None:
     """Wait as long as gates and delays say before the chunk of this index."""
     for gate in (fake.gate, generation.reply.gate):
         if gate is not None:
@@ -33,7 +31,7 @@ class ChatStream:
     """Sends one streamed answer."""
 
     def __init__(
-        self, fake: FakeBackend, exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]
+        self, fake: "FakeBackend", exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]
     ) -> None:
         self._fake, self._exchange, self._prompt = fake, exchange, prompt
         self._generations = generations

@@ -1,7 +1,5 @@
 """What the demo and the fake llama-server have in common is what the real one says."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -10,8 +10,6 @@ A message is rendered as `<|role|>`, its content, its tool calls, and `<|end|>`,
 overhead with `<|.|>`. Tool schemas are rendered as JSON in front. So counts add up over messages.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """vLLM 0.33."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Waiting without sleeping blindly: gates that hold a stream, and polling with a deadline."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

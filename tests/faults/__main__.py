@@ -1,7 +1,5 @@
 """`python -m tests.faults [--minutes M] [--seed S] [--clients N] [--kinds …]`: chaos; 1 if it found anything."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

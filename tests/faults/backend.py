@@ -1,7 +1,5 @@
 """Backends with real windows that go wrong as a plan says, fault by point."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ What is drawn hangs on the seed alone, so that a seed brings the same requests a
 What hangs on time is a finding only where the machine let this process run: `_starved` measures that beside the requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """JSON that no schema foresees, in each field of requests and of what backends say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a proxy still holds when nobody asks for anything: there should be nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import sys

@@ -1,7 +1,5 @@
 """Requests for chat completions as clients make them, well and badly: strategies over messages, tools, parts and options."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

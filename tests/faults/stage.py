@@ -1,7 +1,5 @@
 """The proxy in front of a backend that goes wrong, and requests for each point at which it does."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The faults, and the points of a request at which they strike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 

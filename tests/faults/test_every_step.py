@@ -1,7 +1,5 @@
 """A client that leaves at any step of any task of its request: nothing of it is left over."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """Any JSON is survived: no 500, no traceback, and every stream has its dialect's end."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A client that leaves at any point: its backend is left too, nothing remains, and the next request works."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 

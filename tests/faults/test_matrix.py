@@ -1,7 +1,5 @@
 """Each fault at each point, streamed and whole: a whole answer or one clear error, nothing left, and the next request works."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

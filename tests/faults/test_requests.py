@@ -1,7 +1,5 @@
 """Any request that is well typed, through the whole stack: an answer or a clear error, and no history upstream that is not one."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A response that goes wrong on its way: written to the socket as the bytes it is, up to where the fault strikes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any

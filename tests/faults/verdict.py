@@ -1,7 +1,5 @@
 """What a client got, and whether it is a whole answer or one clear error."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 What is found is written to `.fuzz/`, and belongs into `tests/fuzz/corpus/` once it is mended.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import re

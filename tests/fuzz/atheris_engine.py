@@ -1,7 +1,5 @@
 """One target under atheris, with libFuzzer's options."""
 
-from __future__ import annotations
-
 import sys
 
 import atheris

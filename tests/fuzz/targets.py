@@ -4,8 +4,6 @@ No exception but the declared ones; the same result wherever the input was cut; 
 takes linear time and bounded memory is seen by whoever runs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """Any bytes, for a short time: what was found before, and mutations of it. `make fuzz` goes on for as long as one likes."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A server in the process: paths and their replies, what was asked, and switches for what goes wrong."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Scripted HTTP peers for the transport's tests: each test says byte by byte what the server does."""
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable

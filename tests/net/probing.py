@@ -1,7 +1,5 @@
 """A prober with a server in the process and a clock that stands still."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is learned of a model: what teaches it, how long it holds, what ends it early, and what stands above it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import httpx

@@ -1,7 +1,5 @@
 """The backend: its kind, its list, when it is asked, and who shares the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading whole answers of backends, through the transport and out of other streams."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.core.errors import UpstreamTimeout, UpstreamTooLarge, UpstreamUnavailable

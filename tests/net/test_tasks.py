@@ -1,7 +1,5 @@
 """Detached tasks, and their end with the loop that they run in; heavy work in a thread."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import Future

@@ -1,7 +1,5 @@
 """The transport towards backends: errors in httpx's words, headers untouched, nothing sent twice but over a connection that was closed."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

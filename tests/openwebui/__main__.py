@@ -1,7 +1,5 @@
 """Play the scenes: `python -m tests.openwebui [SCENE…]`."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Open WebUI's chat page in a browser, as a user sees and uses it (0.12.4)."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The model that speaks: a travel guide whose every word is known beforehand, whatever prompt reaches it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import replace

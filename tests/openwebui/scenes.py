@@ -1,7 +1,5 @@
 """What a user sees when all goes well."""
 
-from __future__ import annotations
-
 import re
 
 from playwright.sync_api import expect

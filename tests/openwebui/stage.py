@@ -1,7 +1,5 @@
 """Everything that runs, and what all scenes need of it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """What a user sees when an answer is stopped or fails."""
 
-from __future__ import annotations
-
 import time
 
 from playwright.sync_api import expect

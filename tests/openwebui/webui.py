@@ -1,7 +1,5 @@
 """The real Open WebUI, empty and without accounts, as a process of its own (0.12.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

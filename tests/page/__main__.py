@@ -1,7 +1,5 @@
 """Take the pictures of the page that the documents show: `python -m tests.page`."""
 
-from __future__ import annotations
-
 import re
 import sys
 from base64 import b64encode

@@ -1,7 +1,5 @@
 """The browser that the tests of the page look with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """What the tests of the page stand on: a browser, a model that can be held, and visits that find fault with what they see."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The page as a whole: themes, small screens, the keyboard, screen readers, and who may look."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The page in short: its files, of which those of others are what THIRD_PARTY.md names, and the first visit."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """What each view of the page shows, and what may be done there, seen in a real browser."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """A conversation whose next turn would be due, and what is seen of what is done about it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

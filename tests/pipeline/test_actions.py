@@ -1,7 +1,5 @@
 """What was done with a request is told alike wherever it is told."""
 
-from __future__ import annotations
-
 import logging
 import re
 from typing import Any

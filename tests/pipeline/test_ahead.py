@@ -1,7 +1,5 @@
 """Compaction ahead of time: done after an answer, found by the next turn, and out of the way of everything else."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterator

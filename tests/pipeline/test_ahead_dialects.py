@@ -1,7 +1,5 @@
 """What was compacted ahead is found again in whatever form clients send an answer back: it is covered itself, being long."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compaction ahead of time where others share the store, and where the store is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.fakes import Gate, LlamaCppFake, qa, summariser

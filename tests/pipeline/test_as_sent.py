@@ -1,7 +1,5 @@
 """Prompts of conversations that begin alike reach the backend as each client sent them, in every dialect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

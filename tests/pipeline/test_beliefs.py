@@ -1,7 +1,5 @@
 """What is believed of a window, through the HTTP stack: what an estimate is no evidence against, and what proves one."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """No request holds up the others: whatever is sent, the loop comes to something else every 50 ms."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Backends that send too much: the client gets a clear error, and the proxy stays small."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Clients that change their own past: they send the newest messages only, or a note in place of old results."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """A conversation that outgrows its window: compacted, and the compaction lasts."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Counting through the HTTP stack: exact counts, what survives a restart, prompts that a backend cuts in silence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A request that names no model goes to the one that is meant, and is managed as if it had named it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

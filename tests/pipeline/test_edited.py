@@ -1,7 +1,5 @@
 """What a client has edited reaches no backend any more, through the HTTP stack: in no summary, block, or anything else."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Vectors beside words, through the HTTP stack: what they find, whom they are asked of, and that nothing waits for them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What an error teaches of a model, through HTTP: nothing that the client wrote or the request could not prove."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`POST /spillway/explain`: what would happen, without a model being asked."""
 
-from __future__ import annotations
-
 from tests.fakes import FakeModel, LlamaCppFake, qa, summariser
 from tests.pipeline.test_counting import history
 from tests.proxying import running_proxy

@@ -1,7 +1,5 @@
 """A gateway stands between Spillway and the servers: LiteLLM's proxy, or llama-swap with a model that comes and goes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clients' own compactions: served whole, from what the client sent, and never twice for nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

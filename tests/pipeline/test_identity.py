@@ -1,7 +1,5 @@
 """Clients' own names for their conversations, through the whole proxy."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

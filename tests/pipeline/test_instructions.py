@@ -1,7 +1,5 @@
 """Instructions that a tool brought outlast the work that they are for, as what a tool said."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

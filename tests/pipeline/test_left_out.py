@@ -1,7 +1,5 @@
 """A newest message that alone exceeds the window: cut and told, its middle recalled, or refused with the figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

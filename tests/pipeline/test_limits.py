@@ -1,7 +1,5 @@
 """Under the policy `local` tool results are within the limits from the first request on, and stay as they were then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise

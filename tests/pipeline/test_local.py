@@ -1,7 +1,5 @@
 """The policy `local` and what agents put in front of every prompt, seen from the backend."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Large fixed parts in small windows: what can't fit is told in figures."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

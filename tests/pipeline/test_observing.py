@@ -1,7 +1,5 @@
 """The strategy `observe`: nothing is changed, and the record says what would have been done and what was lost without it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

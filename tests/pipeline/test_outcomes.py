@@ -1,7 +1,5 @@
 """One outcome per request, whatever becomes of it: through the real HTTP stack."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -1,7 +1,5 @@
 """What the policy and history repair make of a request, seen from the backend."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sessions that open as programs open theirs: after many steps the task, the rules and the files are still there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """OpenRouter's providers of one model have windows of their own: a request gets that of those which it allows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

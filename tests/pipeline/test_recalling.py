@@ -1,7 +1,5 @@
 """Recall through the HTTP stack: what was compacted comes back where a turn needs it, and goes again."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

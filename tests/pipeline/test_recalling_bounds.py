@@ -1,11 +1,9 @@
 """What recall may cost, and what holds for every history: run on the stage itself, with a real meter."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given, settings
@@ -66,7 +64,7 @@ class Stand:
             as_received=True, fields={}, rules=RepairRules(), checkpoint=checkpoint,
         )  # fmt: skip
 
-    async def start(self) -> Stand:
+    async def start(self) -> Self:
         self.prompt = replace(self.prompt, recalled=NOTHING)
         self.estimate = await self.meter.measure(self.key, self.prompt.body())
         return self
@@ -79,7 +77,7 @@ class Stand:
 
 async def recalled(
     recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any
-) -> Stand:
+) -> Self:
     job = await Stand(meter, messages, covered, **given).start()
     await recaller.enrich(job)  # type: ignore[arg-type]
     return job

@@ -1,7 +1,5 @@
 """Two replicas with one Redis behind nginx: no summary is written twice, and either takes the next turn."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@ A row names the public thread. Rows of `REFUSALS` have what a backend says to a 
 words; rows of `REPORTS` a conversation, and what must be in the prompt that is sent for it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`window = N` or `auto`: Ollama and LM Studio are asked to load the model so, once; what they give is what holds."""
 
-from __future__ import annotations
-
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Long sessions of programs through the whole stack: what they opened with stays, results reach the model, little is said."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from proxy.core.request import text_of

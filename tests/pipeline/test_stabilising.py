@@ -1,7 +1,5 @@
 """Billing lines and cache marks are stripped, and how much of each prompt was read again is told: through the real HTTP stack."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

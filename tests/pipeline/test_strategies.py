@@ -1,7 +1,5 @@
 """How a history is shortened is the user's choice: with a model, or without one, from so many tokens on; and what came of it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A summariser that hangs, drips, never ends or asks for a rest: the history is shortened without it, soon."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

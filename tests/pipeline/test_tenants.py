@@ -1,7 +1,5 @@
 """Whose a compaction is: the key's that let a request in, whatever its system prompt says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

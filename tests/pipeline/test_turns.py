@@ -1,7 +1,5 @@
 """Long work takes turns: whoever had least of the threads' time comes next, and nobody has more than a bound."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any

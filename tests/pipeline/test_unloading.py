@@ -1,7 +1,5 @@
 """Chats with models that their engine has unloaded: loaded first, then asked for their window, through the HTTP stack."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

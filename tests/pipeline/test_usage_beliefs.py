@@ -1,7 +1,5 @@
 """What a reported usage is believed for, through HTTP: an impossible one for nothing, and none for another key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The user's own words are cut last: first what programs put around them, then a summary is tried, and a cut is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Summaries are verified before they stand in a history, through the real HTTP stack: asked for once more, else an extract."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from itertools import cycle

@@ -1,7 +1,5 @@
 """Nobody waits for a summary: code makes what a turn needs at once, and the model's summary stands in a later prompt."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

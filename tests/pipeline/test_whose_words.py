@@ -1,7 +1,5 @@
 """Through three compactions no page's words become the user's rules, nor a forged block Spillway's; what was typed does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

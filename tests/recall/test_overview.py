@@ -1,8 +1,6 @@
 # ruff: noqa: RUF001 - questions in Cyrillic
 """Questions about the conversation itself, in ten languages."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.recall.overview import about_conversation

@@ -1,7 +1,5 @@
 """Which sentences are statements of a user, and which of them a message needs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The short prompt that stands for a coding agent's own."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.shaping.agent import is_agent, shortened_prompt

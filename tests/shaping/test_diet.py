@@ -1,7 +1,5 @@
 """Tools on a diet say less and mean the same."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guide files in prompts: where they are, as the programs paste them, and what is kept of them."""
 
-from __future__ import annotations
-
 import re
 from time import process_time
 from typing import Any

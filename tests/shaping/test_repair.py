@@ -1,7 +1,5 @@
 """Histories that a backend would refuse are mended; all others stay the objects they are."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The tool set: which tools tell what they do where not all have room, and that all can be called."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """What the tests of the stores share: a clock that is set by hand, checkpoints, and a real redis-server."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import signal

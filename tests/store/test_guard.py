@@ -1,7 +1,5 @@
 """A driver in trouble: when it is left alone, for how long, and what the log says of it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

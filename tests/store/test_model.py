@@ -1,7 +1,5 @@
 """Every kind of store against a model of a few lines, over random operations."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import Coroutine

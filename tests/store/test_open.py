@@ -1,7 +1,5 @@
 """Addresses of stores, and the command that looks into one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """What only Redis does: it is shared, forgets, refuses, and expires by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable

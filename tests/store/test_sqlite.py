@@ -1,7 +1,5 @@
 """The file of the SQLite store: who may read it, whose it is, older versions, damage, and a kill in the middle of writing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Streams as backends send them, and a driver that reads what a client would get."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Corners of the stream session: rare orders of events, and what must not be lost in them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

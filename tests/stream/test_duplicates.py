@@ -1,7 +1,5 @@
 """An answer that asks for the same twice, in pieces of any size: the client is told once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One unbroken answer: wherever it is interrupted, however it is gone on with, however the bytes come."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """A stream in which a call leaks into the text: however its bytes are cut, wherever it is paused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from itertools import count

@@ -1,7 +1,5 @@
 """An answer that is gone on with is none that begins anew, wherever it was interrupted."""
 
-from __future__ import annotations
-
 import pytest
 
 from proxy.stream.seam import RestartFilter

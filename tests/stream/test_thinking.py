@@ -1,7 +1,5 @@
 """Pauses while a model thinks, in the fields for it or between tags."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tool calls near the pause point, and words before a bound: held back until they are whole."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

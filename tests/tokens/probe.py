@@ -1,7 +1,5 @@
 """A text in many scripts and forms, on which tokenizers that should agree must agree."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Caches that share one bound, and shares of credentials."""
 
-from __future__ import annotations
-
 from proxy.tokens.cache import ENTRY_BYTES, Cache, CacheMemory, Shares, current_tenant
 
 SIZE = 1000 - ENTRY_BYTES

@@ -1,7 +1,5 @@
 """Shipped vocabularies count what the models' own tokenizers count: see make_golden.py."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

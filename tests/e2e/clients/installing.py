@@ -1,7 +1,5 @@
 """Clients that can't share the project's environment, installed once per machine into the temporary directory."""
 
-from __future__ import annotations
-
 import fcntl
 import getpass
 import hashlib

@@ -1,7 +1,5 @@
 """LangChain's `ChatOpenAI`, in each way in which it reads an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator

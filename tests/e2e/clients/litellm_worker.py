@@ -3,8 +3,6 @@
 It runs in an environment of its own, where a warning is an error and whatever LiteLLM prints goes to standard error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The loop that everyone writes first: no guard against anything."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The openai package for Python, in each way in which it reads a stream."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spillway before a model with a small window, at the two moments at which a stream gets status frames."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

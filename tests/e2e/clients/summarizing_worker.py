@@ -3,8 +3,6 @@
 It runs in an environment of its own, where a warning is an error.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Two turns of a chat in any client's own way, with the history that the client itself would keep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias

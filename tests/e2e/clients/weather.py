@@ -1,7 +1,5 @@
 """A model that calls a tool for the weather in two towns, natively or in writing, and then says how it is."""
 
-from __future__ import annotations
-
 from tests.fakes import FakeModel, LlamaCppFake, Reply, ToolCall, scripted
 
 MODEL = "fake-model"

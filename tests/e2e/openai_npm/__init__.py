@@ -1,7 +1,5 @@
 """The packages of OpenAI, Anthropic, Vercel and Ollama for npm, installed once per machine into the temporary directory."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
