@@ -107,8 +107,7 @@ def create_app(
     """
     access, store = AccessControl(settings, page_token), store or _open_store(settings, clock, times.store_timeout)
     settings = settings.model_copy(update={"admin_keys": (page_token,)}) if page_token else settings
-    timeouts = {"connect_timeout": times.connect_timeout, "read_timeout": settings.read_timeout}
-    wire = transport or open_wire(settings.backends, **timeouts)
+    wire = transport or open_wire(settings.backends, times.connect_timeout, settings.read_timeout)
     build_upstreams = partial(upstreams, settings=settings, transport=wire, store=store, ttl=times.profile_ttl)
     router = Router(build_upstreams(settings.backends), default=settings.default_model)
     pipeline, telemetry = _pipeline(settings, router, store, clock, times), Telemetry(clock=time.monotonic)
@@ -133,6 +132,7 @@ def create_app(
         pins=pins,
         memory=memory,
         check_store=store.check,
+        shares_store=store.shared,
     )
     app = create_api(services, partial(_lifespan, wire, store, counting, addons, spans))
     app.state.add_found = partial(_add_found, router, build_upstreams)
@@ -230,7 +230,7 @@ def addons_of(
 
 
 def open_wire(
-    backends: Sequence[BackendSetting], *, connect_timeout: float, read_timeout: float
+    backends: Sequence[BackendSetting], connect_timeout: float, read_timeout: float
 ) -> httpx.AsyncBaseTransport:
     """Open the transport towards these backends, through the HTTP proxies that the environment names for them.
 

@@ -342,6 +342,8 @@ class Services:
     pins: Pins
     memory: UserMemory
     check_store: Callable[[], Awaitable[str]]
+    shares_store: bool
+    """Whether other instances use the same store."""
 
 
 class AlreadySent(Response):

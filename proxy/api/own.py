@@ -50,16 +50,20 @@ async def healthz(_: Public) -> Response:
 
 
 @router.get(
-    "/readyz", tags=["health"], responses=answers("Readiness") | {503: {"description": "No backend lists a model."}}
+    "/readyz",
+    tags=["health"],
+    responses=answers("Readiness")
+    | {503: {"description": "No backend lists a model, or this instance's store fails."}},
 )
 @router.head("/readyz", include_in_schema=False)
 async def readyz(on: On, exchange: Public) -> Response:
-    """Ask the backends whether one lists a model. A store that fails is reported to those with a key, but does not count."""
-    backends = await on.readiness.kinds()
-    ready = any(backends.values())
-    details = {"backends": backends, "store": await on.check_store()} if exchange.trusted else {}
-    response = as_json({"status": "ready" if ready else "no backend lists a model", **details})
-    response.status_code = 200 if ready else 503
+    """Ask the backends whether one lists a model, and try the store, whose failure counts unless other instances share it."""
+    # A shared store fails for all instances at once. If all left, nobody would answer, though chats go on without it.
+    backends, store = await on.readiness.kinds(), await on.check_store()
+    fails = "" if store == "ok" or on.shares_store else "the store fails"
+    status = (fails or "ready") if any(backends.values()) else "no backend lists a model"
+    response = as_json({"status": status, **({"backends": backends, "store": store} if exchange.trusted else {})})
+    response.status_code = 200 if status == "ready" else 503
     return response
 
 

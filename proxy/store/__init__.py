@@ -86,6 +86,11 @@ class Store:
         """Whether the last read and the last write worked."""
         return not (self._reads.problem or self._writes.problem)
 
+    @property
+    def shared(self) -> bool:
+        """Whether other instances use it too."""
+        return self._driver.shared
+
     async def check(self) -> str:
         """Try a write, and return `ok` or a short description of the problem. It is bounded in time like any operation."""
         await self.value("checked", b"")

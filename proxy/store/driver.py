@@ -39,6 +39,8 @@ class Driver(Protocol):
     """Database of a `Store`. It may be slow and may raise anything: the store bounds its time and catches its errors."""
 
     name: str
+    shared: bool
+    """Whether several instances can use one database."""
 
     async def find(self, scope: str, digests: Sequence[bytes]) -> Found:
         """Look up the first of `digests` that is stored, and record the use."""

@@ -52,7 +52,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[3])
 class RedisDriver:
     """See `Driver`; connects when first used, and again if needed."""
 
-    name = "redis"
+    name, shared = "redis", True
 
     def __init__(self, url: str, limits: StoreLimits) -> None:
         """Parse the address; the server may start later, since nothing is connected yet.

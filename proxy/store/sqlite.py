@@ -99,7 +99,7 @@ def open_sqlite(url: str, limits: StoreLimits) -> Driver:
 class SqliteDriver:
     """See `Driver`. In a file, a checkpoint is committed when `put` returns, and survives a kill of the process."""
 
-    name = "sqlite"
+    name, shared = "sqlite", False
 
     def __init__(self, path: Path | None, limits: StoreLimits) -> None:
         """Use the file at `path`, or memory if None; it is opened with the first statement."""

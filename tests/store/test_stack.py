@@ -113,11 +113,11 @@ def test_redis_in_trouble(
             survives(proxy.url, "meanwhile")
             # What only the server knew is made once more where that can't be read, and then remembered here.
             assert [before.turn() for _ in range(3)][1:] == ["continued"] * 2
-            assert ready(proxy.url).startswith(problem)
+            assert ready(proxy.url, shared=True).startswith(problem)
             with ThreadPoolExecutor(8) as pool:
                 each = [Conversation(proxy.url, f"at once {number}") for number in range(8)]
                 list(pool.map(Conversation.turn, each))
-        healed(proxy.url)
+        healed(proxy.url, shared=True)
         Conversation(proxy.url, "after").turn()
         with server.client() as client:
             assert sum(1 for _ in client.scan_iter("spillway:cp:*")) >= 1
@@ -163,6 +163,7 @@ def test_damaged_while_running(how: str, path: Path) -> None:
         with path.open("r+b") as file:
             file.write(bad)
             file.truncate(len(bad))
+        assert ready(proxy.url) != "ok"
         actions = [conversation.turn() for _ in range(4)]
         assert actions[-2:] == ["continued"] * 2
         survives(proxy.url, "after")
