@@ -47,9 +47,7 @@ def _tool(name: str, parameters: tuple[str, ...]) -> dict[str, Any]:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
-        "properties": {
-            each: {"type": "string", "description": f"The {each} of it. {_ABOUT * 2}"} for each in parameters
-        },
+        "properties": {each: {"type": "string", "description": f"The {each} of it. {_ABOUT * 2}"} for each in parameters},
         "required": [parameters[0]],
     }
     function = {"name": name, "description": f"Does {name}. {_ABOUT * 20}", "parameters": schema}

@@ -71,9 +71,7 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
         "Please summarize the conversation history provided in the system prompt.",
     ),
     "goose, told to begin": in_system("Condense the conversation history below for the next session.\n\n{}", "Begin."),
-    "grimoire": in_system(
-        "Below is a snippet.\n{}", "Summarize the most important events in the story so far.", "names"
-    ),
+    "grimoire": in_system("Below is a snippet.\n{}", "Summarize the most important events in the story so far.", "names"),
     "open webui": one(
         "### Task:\nSummarize the conversation history that will be compacted out of the context.\n\n"
         "### Chat History:\n<chat_history>\n{}\n</chat_history>"
@@ -121,23 +119,17 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
         "<PREVIOUS SUMMARY>\nNone\n</PREVIOUS SUMMARY>\n\n{}\n\nNow summarize the events using the rules above.",
         "events",
     ),
-    "letta": first(
-        "Your job is to summarize a history of previous messages in a conversation with a human.", "capitals"
-    ),
+    "letta": first("Your job is to summarize a history of previous messages in a conversation with a human.", "capitals"),
     "letta, system": one("{}", "json", "Your job is to summarize a history of previous messages in a conversation."),
     "llamaindex": one(
-        "{}",
-        "people",
-        "The following is a conversation between the user and assistant. Write a concise summary about it.",
+        "{}", "people", "The following is a conversation between the user and assistant. Write a concise summary about it."
     ),
     "semantic kernel": after(
-        "Provide a concise and complete summarization of the entire dialog that does not exceed 5 sentences.",
-        role="system",
+        "Provide a concise and complete summarization of the entire dialog that does not exceed 5 sentences.", role="system"
     ),
     "autogen": after("Summarize the takeaway from the conversation. Do not add any introductory phrases."),
     "eino": one(
-        "<role>\nConversation Summarization Assistant\n</role>\n<older_messages>\n{}\n</older_messages>\nMerge them.",
-        "json",
+        "<role>\nConversation Summarization Assistant\n</role>\n<older_messages>\n{}\n</older_messages>\nMerge them.", "json"
     ),
     "agent zero": one(
         "{}",
@@ -161,9 +153,7 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
     "a french one": one("Résume la conversation ci-dessous.\n\n{}\n\nRésumé :", "brackets"),
     "zed": after("Generate a detailed summary of this conversation. Include:\n1. Key facts\n2. Action items"),
     "qvink": one("You are a summarization assistant. Condense the fictional narrative to facts.\n\n{}", "names"),
-    "t-koma": after(
-        "", "You are summarizing a conversation that is compacted to free the window. Keep " + "facts, " * 99
-    ),
+    "t-koma": after("", "You are summarizing a conversation that is compacted to free the window. Keep " + "facts, " * 99),
     "a memory that is updated": one(
         "<memory>\nnone\n</memory>\n<new>\n{}\n</new>\nUpdate it so that it summarises everything.", "json"
     ),
@@ -180,9 +170,7 @@ CLIENTS: dict[str, Callable[[Talk], list[Message]]] = {
     "a romanian one": one("{}", "capitals", "Creează un rezumat foarte detaliat al conversației."),
     "an arabic one": after("لخص محادثتنا حتى الآن."),
     "a turkish one": after("Şimdiye kadarki konuşmamızı özetle."),
-    "in its first words only": one(
-        "Summarize the following chat transcript between a user and an agent.\n\n{}", "json"
-    ),
+    "in its first words only": one("Summarize the following chat transcript between a user and an agent.\n\n{}", "json"),
 }
 """Forms of public programs, by name."""
 
@@ -193,9 +181,7 @@ OTHERS: dict[str, Callable[[Talk], list[Message]]] = {
     "a module": after("Write a summary of the session module into README.md:\n- one\n- two\n- three\n"),
     "a feature": after("Extract the chat session logic into a module, so that the next agent can continue the work."),
     "a component": after("Build a compact chat history component:\n1. a list\n2. a filter\n3. a button\n"),
-    "a title": one(
-        "### Task:\nGenerate a 3-5 word title summarizing the chat history.\n<chat_history>\n{}\n</chat_history>"
-    ),
+    "a title": one("### Task:\nGenerate a 3-5 word title summarizing the chat history.\n<chat_history>\n{}\n</chat_history>"),
     "tags": one("Summarize the conversation as 3 tags.\n\n{}"),
     "an article": lambda talk: [{"role": "user", "content": f"Summarise this article.\n\n{talk!s}"}],
     "a question after a summary": lambda talk: [

@@ -115,11 +115,7 @@ def half_written(messages: Sequence[Message]) -> list[Message]:
     return [m for n, turn in enumerate(turns) for m in (written(turn) if n % 2 else turn)]
 
 
-FORMS: dict[str, Callable[[Sequence[Message]], list[Message]]] = {
-    "native": list,
-    "text": written,
-    "mixed": half_written,
-}
+FORMS: dict[str, Callable[[Sequence[Message]], list[Message]]] = {"native": list, "text": written, "mixed": half_written}
 
 
 @st.composite

@@ -53,9 +53,7 @@ _USUAL_TIMES = {"store_timeout": PATIENT, "grace": 30.0}
 def running_proxy(*backends: HttpFake | BackendSetting, **settings: Any) -> Iterator[Proxy]:
     """Run Spillway in front of these backends; settings by their names in `proxy.core.settings`, the times of the application, a `transport`, a `clock`, `spans`, a `page_token` and the server's `client_timeout`."""
     bounds = {name: settings.pop(name) for name in ("client_timeout",) if name in settings}
-    given_to_app = {
-        name: settings.pop(name) for name in ("transport", "clock", "spans", "page_token") if name in settings
-    }
+    given_to_app = {name: settings.pop(name) for name in ("transport", "clock", "spans", "page_token") if name in settings}
     times = {each.name: settings.pop(each.name) for each in fields(Times) if each.name in settings}
     given = tuple(_setting(backend) for backend in backends)
     chosen = Settings(**{**_USUAL, **settings, "backends": given})

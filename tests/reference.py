@@ -42,9 +42,7 @@ _UNITS = {
 def table() -> str:
     """List the settings as a table in Markdown."""
     rows = ["| setting | default | meaning |", "|---|---|---|"]
-    rows += [
-        f"| `SPILLWAY_{name.upper()}` | {_readable(field)} | {field.description} |" for name, field in listed_settings()
-    ]
+    rows += [f"| `SPILLWAY_{name.upper()}` | {_readable(field)} | {field.description} |" for name, field in listed_settings()]
     return "\n".join((*rows, ""))
 
 
@@ -86,18 +84,13 @@ def metrics() -> str:
     named = [(f"{name}_total", text, labels) for name, text, labels, _ in COUNTERS]
     named += [(name, f"Histogram. {text}", labels) for name, text, labels, _, _ in HISTOGRAMS]
     rows = ["| metric | what it tells |", "|---|---|"]
-    rows += [
-        f"| `spillway_{name}{'{' + ','.join(labels) + '}' if labels else ''}` | {text} |"
-        for name, text, labels in named
-    ]
+    rows += [f"| `spillway_{name}{'{' + ','.join(labels) + '}' if labels else ''}` | {text} |" for name, text, labels in named]
     return "\n".join((*rows, ""))
 
 
 def log() -> str:
     """List the fields of a line of the log as a table in Markdown."""
-    return "\n".join(
-        ("| field | what it is |", "|---|---|", *(f"| `{name}` | {text} |" for name, text, _ in FIELDS), "")
-    )
+    return "\n".join(("| field | what it is |", "|---|---|", *(f"| `{name}` | {text} |" for name, text, _ in FIELDS), ""))
 
 
 def events() -> str:
@@ -114,10 +107,7 @@ def added() -> dict[str, dict[str, None]]:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(ast.Attribute(owner, "add"), [named], fields):
-                    if ast.unparse(owner).endswith("outcome") or (path.name, ast.unparse(owner)) == (
-                        "outcome.py",
-                        "self",
-                    ):
+                    if ast.unparse(owner).endswith("outcome") or (path.name, ast.unparse(owner)) == ("outcome.py", "self"):
                         for each in ast.walk(named):
                             if isinstance(each, ast.Constant) and isinstance(each.value, str):
                                 found.setdefault(each.value, {}).update(dict.fromkeys(key.arg or "…" for key in fields))
@@ -128,14 +118,7 @@ def added() -> dict[str, dict[str, None]]:
 
 def written(path: Path) -> str:
     """Return the text of a file with what it takes from the code as it is now."""
-    lists = {
-        PAGE: table,
-        EXAMPLE: example,
-        COMPOSE: environment,
-        ARCHITECTURE: states,
-        OPERATIONS: metrics,
-        LIVE: events,
-    }
+    lists = {PAGE: table, EXAMPLE: example, COMPOSE: environment, ARCHITECTURE: states, OPERATIONS: metrics, LIVE: events}
     return LOG.sub(lambda _: log(), PLACES[path].sub(lambda _: lists[path](), path.read_text()))
 
 

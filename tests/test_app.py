@@ -27,9 +27,7 @@ def test_requests_go_through_the_proxy_and_the_log_says_so(
         monkeypatch.setenv("HTTP_PROXY", fake.url.replace("://", "://me:s3cret@"))
         with running_proxy(FAR) as proxy:
             for stream in (False, True):
-                answer = proxy.chat(
-                    {"model": "fake-model", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}
-                )
+                answer = proxy.chat({"model": "fake-model", "stream": stream, "messages": [{"role": "user", "content": "hi"}]})
                 assert answer.status_code == 200
                 assert answer.headers["x-spillway-window"] == "4096"
             assert all(request.header("host") == "far.invalid:81" for request in fake.requests)

@@ -196,9 +196,7 @@ def test_what_the_tests_must_reach_is_the_pure_part() -> None:
     )
     omitted = GlobMatcher(project["coverage"]["run"]["omit"])
     reached = {
-        path.relative_to(ROOT / "proxy").with_suffix("")
-        for path in SOURCES
-        if not omitted.match(str(path.relative_to(ROOT)))
+        path.relative_to(ROOT / "proxy").with_suffix("") for path in SOURCES if not omitted.match(str(path.relative_to(ROOT)))
     }
     impure = {path for path in reached if not {path.parts[0], ".".join(path.parts)} & pure}
     assert impure == {Path("tokens/__init__")}

@@ -144,8 +144,7 @@ def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() 
 
 
 @pytest.mark.parametrize(
-    ("limits", "expected"),
-    [({"max_tokens": 5}, 5), ({"max_tokens": 5, "max_completion_tokens": 7}, 7), ({"max_tokens": 0}, 1)],
+    ("limits", "expected"), [({"max_tokens": 5}, 5), ({"max_tokens": 5, "max_completion_tokens": 7}, 7), ({"max_tokens": 0}, 1)]
 )
 def test_the_clients_bound_is_kept(limits: dict[str, Any], expected: int) -> None:
     answer = generate(body("hello", **limits))
@@ -239,9 +238,7 @@ async def test_a_body_that_is_no_json_object_is_refused(demo: httpx.AsyncClient,
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", "/api/tags"), ("GET", "/v1/chat/completions"), ("POST", "/props")]
-)
+@pytest.mark.parametrize(("method", "path"), [("GET", "/api/tags"), ("GET", "/v1/chat/completions"), ("POST", "/props")])
 async def test_what_is_not_there_is_not_found(demo: httpx.AsyncClient, method: str, path: str) -> None:
     answer = await demo.request(method, path)
     assert answer.status_code == 404
@@ -260,10 +257,7 @@ async def test_it_serves_on_loopback_and_is_gone_afterwards() -> None:
 
 @pytest.mark.anyio
 async def test_the_openai_sdk_streams_from_it() -> None:
-    async with (
-        serve_on_loopback(create_demo(pace=0)) as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as sdk,
-    ):
+    async with serve_on_loopback(create_demo(pace=0)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any") as sdk:
         stream = await sdk.chat.completions.create(
             model=MODEL,
             messages=[{"role": "user", "content": "count to 20"}],

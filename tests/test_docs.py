@@ -48,9 +48,7 @@ def test_settings_and_states_are_written_as_the_code_has_them(path: Path) -> Non
 
 @pytest.mark.parametrize("path", MENTIONING, ids=lambda path: path.name)
 def test_only_settings_that_exist_are_mentioned(path: Path) -> None:
-    mentioned = {
-        name.split("__")[0].rstrip("_").lower() for name in re.findall(r"SPILLWAY_([A-Z_]+)", path.read_text())
-    }
+    mentioned = {name.split("__")[0].rstrip("_").lower() for name in re.findall(r"SPILLWAY_([A-Z_]+)", path.read_text())}
     assert mentioned - set(Settings.model_fields) <= {"config"}
 
 
@@ -139,8 +137,7 @@ def test_the_documents_are_short_and_so_are_their_sentences() -> None:
     """What is written by `make docs` is not counted, and a word has a letter or a digit: the bars of tables have none."""
     read = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     texts = [
-        re.sub(r"<!-- \w+: written by make docs -->.*?<!-- end -->", "", each.read_text(), flags=re.DOTALL)
-        for each in read
+        re.sub(r"<!-- \w+: written by make docs -->.*?<!-- end -->", "", each.read_text(), flags=re.DOTALL) for each in read
     ]
     assert sum(any(map(str.isalnum, word)) for text in texts for word in text.split()) <= 14_600
     for path, text in zip(read, texts, strict=True):

@@ -20,8 +20,7 @@ class Client:
 
     def __init__(self, *parts: bytes, **scope: Any) -> None:
         self._parts = [
-            {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)}
-            for number, part in enumerate(parts)
+            {"type": "http.request", "body": part, "more_body": number + 1 < len(parts)} for number, part in enumerate(parts)
         ]
         base = {"method": "POST", "path": "/v1/x", "headers": []}
         self.exchange = Exchange({**base, **scope}, self._receive, self._send)

@@ -28,9 +28,7 @@ class Watchdog:
         self._beat()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._beat()
         if self._timer is not None:
             self._timer.cancel()

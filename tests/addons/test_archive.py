@@ -79,10 +79,7 @@ def sent(proxy: Proxy) -> list[dict[str, Any]]:
 
 @contextmanager
 def staged(brain: Brain = brain, **settings: Any) -> Iterator[Proxy]:
-    with (
-        LlamaCppFake([FakeModel("m", 16_384)], brain) as fake,
-        running_proxy(fake, **{"archive": "on", **settings}) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 16_384)], brain) as fake, running_proxy(fake, **{"archive": "on", **settings}) as proxy:
         proxy.app.state.fake = fake
         yield proxy
 
@@ -200,9 +197,7 @@ def test_names_keep_chats_apart_and_together() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:2], ids=str)
-def test_a_restart_loses_nothing_and_a_purge_all(
-    name: dict[str, str], stored: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_a_restart_loses_nothing_and_a_purge_all(name: dict[str, str], stored: Callable[[str], str], tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/store"
     with staged(store=store) as proxy:
         client = Windowed(proxy, name).tell().chat(14)
@@ -287,9 +282,7 @@ def test_only_what_was_said_is_archived(stored: Callable[[str], str], tmp_path: 
     assert not any(words in lines for words in ("title", ASK, "o'clock"))
 
 
-TURN = st.tuples(
-    st.integers(0, 2), *[st.sampled_from(["", "", "", "ok", "hi", "Sure!", "Hello! How can I help you?"])] * 2
-)
+TURN = st.tuples(st.integers(0, 2), *[st.sampled_from(["", "", "", "ok", "hi", "Sure!", "Hello! How can I help you?"])] * 2)
 
 
 @example(
@@ -304,18 +297,14 @@ def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]]
     """Three without names take turns, and say some of the same; what is their own names them."""
 
     async def play() -> None:
-        archivist = Archivist(
-            open_store("memory://", StoreLimits(clock=lambda: 0.0, ttl=9e9, max_bytes=2**24, timeout=20))
-        )
+        archivist = Archivist(open_store("memory://", StoreLimits(clock=lambda: 0.0, ttl=9e9, max_bytes=2**24, timeout=20)))
         chats: list[list[dict[str, Any]]] = [[], [], []]
         for number, asked, answered in turns:
             chat = chats[number]
             chat.append(
                 {"role": "user", "content": asked or f"chat {number} asks about the matter that has number {len(chat)}"}
             )
-            request = SimpleNamespace(
-                messages=chat[-most:], restored=(), conversation="", compaction=None, command=None
-            )
+            request = SimpleNamespace(messages=chat[-most:], restored=(), conversation="", compaction=None, command=None)
             job: Any = SimpleNamespace(
                 exchange=SimpleNamespace(tenant="t", header=lambda _: None),
                 request=request,
@@ -333,10 +322,7 @@ def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]]
             if not any(asked or answered for _, asked, answered in turns):
                 assert brought == [text_of(message) for message in chat[:-most]]
             chat.append(
-                {
-                    "role": "assistant",
-                    "content": answered or f"chat {number} hears all about the matter of number {len(chat)}",
-                }
+                {"role": "assistant", "content": answered or f"chat {number} hears all about the matter of number {len(chat)}"}
             )
 
     asyncio.run(play())

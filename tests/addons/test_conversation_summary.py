@@ -161,9 +161,7 @@ def test_a_conversation_that_memory_lost_is_deleted_all_the_same(monkeypatch: py
 
 
 @pytest.mark.parametrize("archive", ["off", "on"])
-def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(
-    archive: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_is_not_deleted_while_its_store_takes_nothing(archive: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: object) -> None:
         raise OSError
 
@@ -212,9 +210,7 @@ def test_a_summary_is_shown_and_forgotten_by_messages(path: str, stream: bool) -
         before = said(talk, "/compact", path, stream=stream)
         assert before.startswith("✅ Conversation compacted: ")
         shown = said(talk, "/summary", path, stream=stream)
-        assert re.match(
-            r"📄 In place of the first \d+ messages \([\d,]+ → [\d,]+ tokens\), a summary by a model:\n\n", shown
-        )
+        assert re.match(r"📄 In place of the first \d+ messages \([\d,]+ → [\d,]+ tokens\), a summary by a model:\n\n", shown)
         assert "Goal and constraints" in shown
         said(talk, "Go on.", path, stream=stream)
         assert OPEN in forwarded(fake)
@@ -225,9 +221,7 @@ def test_a_summary_is_shown_and_forgotten_by_messages(path: str, stream: bool) -
         assert len(fake.chats()) == asked + 1
         assert OPEN not in forwarded(fake)
         assert "about2x3 " in forwarded(fake)
-        assert not any(
-            word in forwarded(fake) for word in ("/summary", "/uncompact", "Forgotten", "In place of the first")
-        )
+        assert not any(word in forwarded(fake) for word in ("/summary", "/uncompact", "Forgotten", "In place of the first"))
 
 
 def test_one_who_forgets_a_summary_is_told_that_the_text_is_due_and_what_comes_of_it() -> None:

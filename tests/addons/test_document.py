@@ -118,9 +118,7 @@ def test_who_leaves_ends_the_reading() -> None:
         assert parts(fake) == ["1", "2"]
 
 
-@pytest.mark.parametrize(
-    ("failing", "noted"), [("3", True), (r"\d+", False)], ids=["one of them", "more than a quarter"]
-)
+@pytest.mark.parametrize(("failing", "noted"), [("3", True), (r"\d+", False)], ids=["one of them", "more than a quarter"])
 def test_parts_that_fail(failing: str, noted: bool) -> None:
     """Each is read once more; of one that fails again its beginning stands there, and after too many the message is cut."""
     with LlamaCppFake([MODEL], reader(failing)) as fake, running_proxy(fake) as proxy:
@@ -204,9 +202,7 @@ def test_notes_that_are_too_long_are_read_once_more() -> None:
         (LlamaCppFake, {"strategy": "truncate"}, False),
     ],
 )
-def test_it_is_read_in_parts_only_where_that_is_wanted(
-    kind: type[FakeBackend], settings: dict[str, Any], reads: bool
-) -> None:
+def test_it_is_read_in_parts_only_where_that_is_wanted(kind: type[FakeBackend], settings: dict[str, Any], reads: bool) -> None:
     with kind([MODEL], reader()) as fake, running_proxy(fake, **settings) as proxy:
         assert proxy.chat({"model": "m", "messages": book()}).status_code == 200
         assert bool(parts(fake)) is reads

@@ -60,9 +60,7 @@ OTHER_CALL = {**CALL, "function": {"name": "read", "arguments": '{"path": "f7"}'
         pytest.param([*BEGUN, *TURN], {"model": "n"}, None, id="another model"),
     ],
 )
-def test_it_comes_back_where_it_belongs(
-    messages: list[dict[str, Any]], headers: dict[str, str], expected: str | None
-) -> None:
+def test_it_comes_back_where_it_belongs(messages: list[dict[str, Any]], headers: dict[str, str], expected: str | None) -> None:
     models = [FakeModel("m", 65_536), FakeModel("n", 65_536)]
     with Strict(models, agent, wants="", window_field="context_length") as backend, running_proxy(backend) as proxy:
         ask(proxy, BEGUN, authorization="Bearer one")

@@ -156,11 +156,7 @@ def test_a_viewer_is_told_what_happens_from_a_snapshot_on(proxy: Proxy) -> None:
 def test_a_running_answer_is_sampled_while_it_streams() -> None:
     gate = Gate(at=100)
     reply = Reply(text=[f" w{n}" for n in range(200)], exact=True, gate=gate)
-    with (
-        LlamaCppFake(brain=scripted([reply]), window=4000) as fake,
-        running_proxy(fake) as proxy,
-        viewing(proxy) as seen,
-    ):
+    with LlamaCppFake(brain=scripted([reply]), window=4000) as fake, running_proxy(fake) as proxy, viewing(proxy) as seen:
         seen.until("snapshot")
         asking = threading.Thread(target=proxy.chat, args=({"messages": turns(1), "stream": True},), daemon=True)
         asking.start()
@@ -226,9 +222,7 @@ def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
         assert len(rows(proxy)) == 3
 
 
-def test_refused_requests_and_those_of_others_take_no_place(
-    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_requests_and_those_of_others_take_no_place(fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_REQUESTS", 4)
     monkeypatch.setattr(history, "MOST_OTHERS", 2)
     with running_proxy(fake, api_keys=("anne-key-12345", "bert-key-12345")) as proxy:
@@ -238,9 +232,7 @@ def test_refused_requests_and_those_of_others_take_no_place(
             proxy.client.post("/v1/chat/completions", content=b"{", headers=bert)
             proxy.client.post("/v1/embeddings", json={"model": f"made up {number}"}, headers=bert)
             proxy.chat({"messages": turns(1, f"Else {number}?")}, **bert)
-        told = [
-            proxy.client.get("/spillway/conversations", headers=who).json()["conversations"] for who in (anne, bert)
-        ]
+        told = [proxy.client.get("/spillway/conversations", headers=who).json()["conversations"] for who in (anne, bert)]
         assert [len(each) for each in told] == [1, 3]
 
 

@@ -57,10 +57,7 @@ def answer_or_summary(question: Question) -> Reply:
 
 def test_a_summary_and_what_was_recalled_are_told_apart_from_what_was_kept() -> None:
     with LlamaCppFake(brain=answer_or_summary, window=2048) as fake, running_proxy(fake) as proxy:
-        asked = [
-            *history()[:-1],
-            {"role": "user", "content": "Where does uncle Tobias keep his notes, on which server?"},
-        ]
+        asked = [*history()[:-1], {"role": "user", "content": "Where does uncle Tobias keep his notes, on which server?"}]
         proxy.chat({"model": "m", "messages": asked, "max_tokens": 40})
         told = diff(proxy)
         assert told["same"] is False
@@ -201,11 +198,7 @@ def test_a_stopped_stream_of_another_dialect_ends_as_that_has_it(path: str) -> N
             wait_until(lambda: other.get("/spillway/conversations").json()["conversations"][0]["answer"] > 0)
             assert other.post(f"/spillway/requests/{row['request']}/stop").status_code == 200
         thread.join(20)
-        ends = {
-            "/v1/messages": "event: message_stop",
-            "/v1/responses": "event: response.completed",
-            "/api/chat": '"done":true',
-        }
+        ends = {"/v1/messages": "event: message_stop", "/v1/responses": "event: response.completed", "/api/chat": '"done":true'}
         assert ends[path] in got[0].text
         assert "w9 w10" in "".join(re.findall(r'"(?:text|delta|content)":"([^"]*)"', got[0].text))
 

@@ -10,17 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from proxy.core.settings import BackendSetting, Settings
-from tests.fakes import (
-    FakeBackend,
-    FakeModel,
-    LlamaCppFake,
-    LmStudioFake,
-    OllamaFake,
-    Question,
-    Reply,
-    VllmFake,
-    asks_summary,
-)
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, Question, Reply, VllmFake, asks_summary
 from tests.fakes.base import HttpFake
 from tests.fakes.http import Exchange, Recorded
 from tests.fakes.waiting import await_until
@@ -78,12 +68,7 @@ def served(request: Recorded) -> str:
 def test_a_conversation_moves_once_and_stays(dialect: str, stream: bool) -> None:
     def said(turns: int) -> tuple[Any, str]:
         body: dict[str, Any] = {"model": "small", "stream": stream}
-        path = {
-            "chat": "/v1/chat/completions",
-            "messages": "/v1/messages",
-            "responses": "/v1/responses",
-            "ollama": "/api/chat",
-        }
+        path = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses", "ollama": "/api/chat"}
         body |= {"input" if dialect == "responses" else "messages": chat(turns)}
         body |= {"max_tokens": 40} if dialect in ("chat", "messages") else {}
         answer = proxy.client.post(path[dialect], json=body)
@@ -293,10 +278,7 @@ def test_a_model_that_is_loaded_with_less_than_it_was_made_for_gives_its_convers
     models = [FakeModel("small", SMALL), FakeModel("large", SMALL // 2, trained_window=LARGE, loaded=False)]
     with LmStudioFake(models, brain) as fake, staged(fake) as proxy:
         answer = ask(proxy, chat(20), stream=True)
-        assert ("compact" in answer.headers["x-spillway-action"], answer.headers["x-spillway-window"]) == (
-            True,
-            str(SMALL),
-        )
+        assert ("compact" in answer.headers["x-spillway-action"], answer.headers["x-spillway-window"]) == (True, str(SMALL))
         assert served(fake.chats()[-1]) == "small"
         assert MOVED not in answer.text
 
@@ -337,7 +319,4 @@ def test_a_model_that_a_pattern_sends_to_itself_is_the_last() -> None:
     assert settings.overflows("qwen3-8b") == ["qwen3-32k"]
     assert settings.overflows("gemma") == ["huge"]
     assert settings.overflows("huge") == []
-    assert settings.helpers == {
-        ("overflow", "huge"),
-        ("overflow", "qwen3-32k"),
-    }  # which are warned of if nothing lists them
+    assert settings.helpers == {("overflow", "huge"), ("overflow", "qwen3-32k")}  # which are warned of if nothing lists them

@@ -84,10 +84,7 @@ def ask(proxy: Proxy, key: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_each_key_and_each_model_has_its_own() -> None:
-    with (
-        VllmFake([FakeModel("m"), FakeModel("n")], qa()) as fake,
-        running_proxy(fake, api_keys=("one", "two")) as proxy,
-    ):
+    with VllmFake([FakeModel("m"), FakeModel("n")], qa()) as fake, running_proxy(fake, api_keys=("one", "two")) as proxy:
         used = {
             (key, model): [ask(proxy, key, model=model) for _ in range(number)]
             for key, model, number in (("one", "m", 2), ("one", "n", 1), ("two", "m", 1))
@@ -142,9 +139,7 @@ def test_names_that_clients_make_up_come_to_an_end() -> None:
         outcome.usage = usage
         outcome.close(200)
     shown = [each for each in metrics.render().decode().split("\n") if each.startswith(f"{NAME}{{")]
-    models = {
-        line.split('model="')[1].split('"')[0] for line in metrics.render().decode().split("\n") if 'model="' in line
-    }
+    models = {line.split('model="')[1].split('"')[0] for line in metrics.render().decode().split("\n") if 'model="' in line}
     assert len(models) == 256 + 3, "and none, the real one and the others"
     assert models >= {"real", "other", "made up 1", "made up 32"}
     assert not models & {"made up 0", "made up 33"}

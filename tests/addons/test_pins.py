@@ -52,9 +52,7 @@ def test_a_pin_is_in_every_prompt_word_for_word_and_its_command_in_none(path: st
         for text in ("Hello", "/compact", "And now?"):
             messages.append(said(text))
             told = read(
-                path,
-                proxy.client.post(path, json=question(path, stream=stream, messages=messages)).content,
-                stream=stream,
+                path, proxy.client.post(path, json=question(path, stream=stream, messages=messages)).content, stream=stream
             )
             messages.append({"role": "assistant", "content": told.text})
         assert len(summaries(fake)) == 1
@@ -141,9 +139,7 @@ def test_viewers_pin_what_they_may_read_and_delete_it_with_the_conversation() ->
         early = proxy.client.put(f"{place}/pins", headers=anne, json={"pins": [RULE]})
         assert (early.status_code, early.json()["error"]["code"]) == (409, "too_short")
         talk.ask()
-        refused = [
-            proxy.client.put(f"{place}/pins", headers=who, json={"pins": [RULE]}).status_code for who in (bert, boss)
-        ]
+        refused = [proxy.client.put(f"{place}/pins", headers=who, json={"pins": [RULE]}).status_code for who in (bert, boss)]
         assert refused == [404, 403]
         for wrong in ({"pins": [3]}, {"pins": "x"}, {"pins": ["far too long " * 1000]}):
             answer = proxy.client.put(f"{place}/pins", headers=anne, json=wrong)

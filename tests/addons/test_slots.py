@@ -180,9 +180,7 @@ def test_what_was_purged_is_emptied_when_a_slot_that_stays_is_quiet() -> None:
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MOST_FILES", 1), ("MOST_BYTES", 1000)])
-def test_the_longest_unused_files_are_emptied_beyond_the_bound(
-    monkeypatch: pytest.MonkeyPatch, bound: str, most: int
-) -> None:
+def test_the_longest_unused_files_are_emptied_beyond_the_bound(monkeypatch: pytest.MonkeyPatch, bound: str, most: int) -> None:
     monkeypatch.setattr(slots, bound, most)
     talks: list[Talk] = [[], [], []]
     with engine(saves=True) as fake, running_proxy(fake) as proxy:

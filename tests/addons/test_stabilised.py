@@ -25,10 +25,7 @@ def request(messages: list[Any], **fields: Any) -> Request:
     ("system", "left"),
     [
         (f"{LINE}\n\nYou help.", "You help."),
-        (
-            [{"type": "text", "text": LINE}, {"type": "text", "text": "You help."}],
-            [{"type": "text", "text": "You help."}],
-        ),
+        ([{"type": "text", "text": LINE}, {"type": "text", "text": "You help."}], [{"type": "text", "text": "You help."}]),
         (LINE, None),
         ([{"type": "text", "text": LINE}], None),
     ],

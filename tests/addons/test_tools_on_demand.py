@@ -62,12 +62,7 @@ CALL = ToolCall("delete_invoice", RIGHT, "c1")
 
 @contextmanager
 def staged(
-    brain: Callable[[Question], Reply],
-    kind: str = "llamacpp",
-    *,
-    tools: bool = True,
-    window: int = WINDOW,
-    **settings: Any,
+    brain: Callable[[Question], Reply], kind: str = "llamacpp", *, tools: bool = True, window: int = WINDOW, **settings: Any
 ) -> Iterator[tuple[FakeBackend, Proxy]]:
     known = {"models": {"m": {"window": window, "tools": tools}}}
     fake = FAKES[kind]([FakeModel("m", window, tools=tools)], brain)

@@ -191,9 +191,7 @@ def test_no_prompt_no_answer_and_no_key_is_in_a_span() -> None:
         key = {"authorization": "Bearer sk-mine"}
         proxy.chat({"model": "m", "messages": long_chat(), "max_tokens": 40, "user": SECRET}, **key)
         proxy.chat({**ONE, "tools": [{"type": "function", "function": {"name": SECRET}}]}, **key)
-        proxy.chat(
-            {**ONE, "messages": [*ONE["messages"], {"role": "tool", "tool_call_id": SECRET, "content": SECRET}]}, **key
-        )
+        proxy.chat({**ONE, "messages": [*ONE["messages"], {"role": "tool", "tool_call_id": SECRET, "content": SECRET}]}, **key)
         by_kind(kept, SpanKind.SERVER)
         wait_until(lambda: len(by_kind(kept, SpanKind.SERVER)) == 3)
         everything = "".join(span.to_json() for span in kept.get_finished_spans())

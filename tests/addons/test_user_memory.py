@@ -38,9 +38,7 @@ def serving(memory: str = "user", **settings: Any) -> Iterator[tuple[LlamaCppFak
 
 def say(proxy: Proxy, text: str, headers: dict[str, str], *before: Any, **fields: Any) -> str:
     messages = [*before, {"role": "user", "content": text}]
-    answer = proxy.client.post(
-        "/v1/chat/completions", json={"model": "m", "messages": messages, **fields}, headers=headers
-    )
+    answer = proxy.client.post("/v1/chat/completions", json={"model": "m", "messages": messages, **fields}, headers=headers)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
 
@@ -211,9 +209,7 @@ def test_an_edited_message_and_a_deleted_conversation_tell_nothing_any_more() ->
         assert kept(proxy) == ["I like tea."]
 
 
-def test_what_is_forgotten_is_gone_from_the_file_and_was_in_no_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_forgotten_is_gone_from_the_file_and_was_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     store = tmp_path / "store.sqlite3"
     with serving(store=f"sqlite:///{store}", log_level="debug") as (_, proxy):

@@ -75,9 +75,7 @@ def test_a_key_sees_its_own_and_nothing_of_others(guarded: Proxy) -> None:
         assert owners == {bert["owner"]}
 
 
-def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(
-    guarded: Proxy, fake: LlamaCppFake
-) -> None:
+def test_an_admin_sees_all_figures_and_what_was_said_only_if_it_may_be_shown(guarded: Proxy, fake: LlamaCppFake) -> None:
     told = rows(guarded, **BOSS)
     assert len({row["owner"] for row in told}) == 2
     assert {row["title"] for row in told} == {None}

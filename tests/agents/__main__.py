@@ -65,11 +65,7 @@ def _play(name: str, options: argparse.Namespace) -> bool:
         well = not any(faults) and model.calls == options.steps and DONE in ran.stdout and short >= SHORTENED
         well &= all(fact in each.stdout for each in later[-1:] for fact in (HARBOUR, WORDS))
         seconds = round(time.monotonic() - begun)
-        _say(
-            ROW.format(
-                name, model.calls, status, seconds, model.tokens, *faults[1:], short, kept, "" if well else "FAILED"
-            )
-        )
+        _say(ROW.format(name, model.calls, status, seconds, model.tokens, *faults[1:], short, kept, "" if well else "FAILED"))
         if options.show or not well:
             _say("\n".join(f"{each.stdout[-3000:]}\n{each.stderr[-3000:]}" for each in (ran, *later)))
             _say("\n".join(fake.invalid_histories[:3]))

@@ -53,10 +53,7 @@ def test_an_open_proxy_answers_to_its_names_and_to_addresses() -> None:
             assert proxy.client.get("/healthz", headers={"host": host}).status_code == 200, host
 
 
-FOREIGN = (
-    *("evil.example", "evil.example:8484", "localhost.evil.example", "127.0.0.1.nip.io", "spillway"),
-    "a.internal",
-)
+FOREIGN = (*("evil.example", "evil.example:8484", "localhost.evil.example", "127.0.0.1.nip.io", "spillway"), "a.internal")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/healthz", "/metrics", "/spillway/models", "/api/tags"])
@@ -158,9 +155,7 @@ def test_what_a_page_embeds_is_refused_and_a_link_is_not() -> None:
             return proxy.client.get("/v1/models", headers=headers).status_code
 
         assert (status("cross-site", "no-cors"), status("same-site", "cors")) == (403, 403)
-        assert (status("cross-site", "navigate"), status("same-origin", "cors"), status("none", "cors")) == (
-            *(200, 200, 200),
-        )
+        assert (status("cross-site", "navigate"), status("same-origin", "cors"), status("none", "cors")) == (*(200, 200, 200),)
 
 
 def test_an_allowed_page_is_answered_with_what_browsers_ask_for() -> None:
@@ -209,10 +204,7 @@ def test_a_browser_is_told_that_it_may_send_a_request(path: str, keys: tuple[str
 
 
 def test_with_keys_a_page_needs_one_and_may_read_that_it_does() -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi"] * 2)) as fake,
-        running_proxy(fake, api_keys=("a-key",), cors=(PAGE,)) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake, api_keys=("a-key",), cors=(PAGE,)) as proxy:
         refused = proxy.chat(CHAT, origin=PAGE)
         assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, PAGE)
         assert proxy.chat(CHAT, origin=PAGE, **KEY).status_code == 200
@@ -243,11 +235,7 @@ def test_a_backend_does_not_open_what_spillway_closed(stream: bool) -> None:
 
 ADMIN = [
     *(("DELETE", "/api/delete"), ("POST", "/api/pull"), ("POST", "/api/push"), ("POST", "/api/create")),
-    *(
-        ("POST", "/api/copy"),
-        ("POST", "/api/blobs/sha256:29fdb92e57cf0827ded04ae6461b5931d01fa595"),
-        ("POST", "/api/signout"),
-    ),
+    *(("POST", "/api/copy"), ("POST", "/api/blobs/sha256:29fdb92e57cf0827ded04ae6461b5931d01fa595"), ("POST", "/api/signout")),
     *(("POST", "/api/v1/models/load"), ("POST", "/api/v1/models/unload"), ("POST", "/api/v1/models/download")),
     *(("POST", "/models"), ("DELETE", "/models"), ("POST", "/models/load"), ("POST", "/models/unload")),
     *(("POST", "/slots/0?action=erase"), ("POST", "/props"), ("POST", "/lora-adapters"), ("GET", "/v1/streams")),

@@ -55,13 +55,9 @@ def strays(value: Any, schema: dict[str, Any], where: str, *, own: bool) -> list
     if not isinstance(value, dict) or "properties" not in schema:
         return []
     known = schema["properties"]
-    found = [
-        f"{where}.{name} is not described" for name in value if own and name not in known and "events" not in where
-    ]
+    found = [f"{where}.{name} is not described" for name in value if own and name not in known and "events" not in where]
     return found + [
-        each
-        for name in value.keys() & known.keys()
-        for each in strays(value[name], known[name], f"{where}.{name}", own=own)
+        each for name in value.keys() & known.keys() for each in strays(value[name], known[name], f"{where}.{name}", own=own)
     ]
 
 
@@ -103,13 +99,7 @@ def test_every_managed_route_is_described() -> None:
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_answers_to_chats_are_as_described(path: str) -> None:
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hi"}],
-        "input": "hi",
-        "max_tokens": 9,
-        "stream": False,
-    }
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "input": "hi", "max_tokens": 9, "stream": False}
     body |= {} if path != "/v1/responses/compact" else {"input": [{"role": "user", "content": "hi"}]}
     with LlamaCppFake([FakeModel("m", 4096)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         answer = proxy.client.post(path, json=body)

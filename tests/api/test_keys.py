@@ -10,9 +10,7 @@ from proxy.api.access import credentials_tenant
 from proxy.net.headers import Headers, response_headers
 
 _OTHERS = st.tuples(st.sampled_from([b"host", b"accept", b"x-csrf-token", b"x-1"]), st.binary(max_size=3))
-_CREDENTIALS = st.tuples(
-    st.sampled_from([b"authorization", b"x-api-key", b"api-key"]), st.binary(min_size=1, max_size=3)
-)
+_CREDENTIALS = st.tuples(st.sampled_from([b"authorization", b"x-api-key", b"api-key"]), st.binary(min_size=1, max_size=3))
 
 
 @given(st.lists(_CREDENTIALS, max_size=3), st.lists(_OTHERS, max_size=90), st.randoms())

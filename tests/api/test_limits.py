@@ -185,9 +185,7 @@ def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() ->
         connected(proxy.url) as next_one,
     ):
         assert (
-            proxy.chat(
-                {"model": "fake-model", "messages": [{"role": "user", "content": "w7"}], "max_tokens": 9}
-            ).status_code
+            proxy.chat({"model": "fake-model", "messages": [{"role": "user", "content": "w7"}], "max_tokens": 9}).status_code
             == 200
         )
         fake.fail_next(500, full)
@@ -203,14 +201,7 @@ def test_a_client_that_does_not_read_lets_the_others_have_the_shared_memory() ->
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/v1/chat/completions",
-        "/v1/messages",
-        "/v1/responses",
-        "/api/chat",
-        "/v1/embeddings",
-        "/v1/messages/count_tokens",
-    ],
+    ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/v1/embeddings", "/v1/messages/count_tokens"],
 )
 def test_a_name_of_a_model_has_a_bound_and_is_shown_nowhere_beyond(path: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
@@ -220,8 +211,6 @@ def test_a_name_of_a_model_has_a_bound_and_is_shown_nowhere_beyond(path: str, ca
         answer = proxy.client.post(path, json=body)
         assert answer.status_code == 400
         assert "512" in answer.text
-        told = [
-            proxy.client.get(each).text for each in ("/metrics", "/spillway/outcomes", "/spillway/models", "/v1/models")
-        ]
+        told = [proxy.client.get(each).text for each in ("/metrics", "/spillway/outcomes", "/spillway/models", "/v1/models")]
         assert not any("b" * 600 in each for each in (answer.text, caplog.text, *told))
         assert not fake.chats()

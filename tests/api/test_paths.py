@@ -23,9 +23,7 @@ slashes = st.sampled_from(["/", "//", "%2f", "%2F", "\\", "%5c", "%255C", "/./"]
 
 
 @given(st.lists(names, max_size=4), st.integers(0, 4), dots, slashes, st.lists(names, max_size=3))
-def test_two_dots_are_found_wherever_and_however(
-    before: list[str], at: int, dot: str, slash: str, after: list[str]
-) -> None:
+def test_two_dots_are_found_wherever_and_however(before: list[str], at: int, dot: str, slash: str, after: list[str]) -> None:
     parts = [quote(name) for name in before]
     parts.insert(min(at, len(parts)), dot)
     target = "/" + slash.join([*parts, *map(quote, after)])

@@ -115,9 +115,7 @@ def test_not_ready_while_no_backend_answers() -> None:
 def test_the_chat_route_is_managed_however_the_base_url_was_typed(path: str, bypass: str) -> None:
     with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
         answer = proxy.client.post(
-            proxy.url + path,
-            json={"messages": [{"role": "user", "content": "hi"}]},
-            headers={"x-spillway-bypass": bypass},
+            proxy.url + path, json={"messages": [{"role": "user", "content": "hi"}]}, headers={"x-spillway-bypass": bypass}
         )
         assert answer.status_code == 200
         assert ("x-spillway-action" in answer.headers) is (bypass == "0")

@@ -112,11 +112,7 @@ def test_what_ends_in_time_ends_as_ever(tmp_path: Path, first: signal.Signals) -
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
     gate = Gate(at=1)
-    with (
-        held(gate) as fake,
-        stopping(tmp_path / "log", fake, 1000.0) as (proxy, status),
-        connected(proxy.url) as client,
-    ):
+    with held(gate) as fake, stopping(tmp_path / "log", fake, 1000.0) as (proxy, status), connected(proxy.url) as client:
         client.send(chat(stream=True))
         gate.wait_reached()
         stop(proxy)

@@ -158,11 +158,7 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     assert "get_weather" in told
     assert '"city":"Paris"' in told
     assert "Ilookitup." in told or all(f'"{word}' in answer.text or word in answer.text for word in ("look", "up"))
-    ends = {
-        "/v1/messages": '"stop_reason":"tool_use"',
-        "/v1/responses": '"type":"function_call"',
-        "/api/chat": '"tool_calls"',
-    }
+    ends = {"/v1/messages": '"stop_reason":"tool_use"', "/v1/responses": '"type":"function_call"', "/api/chat": '"tool_calls"'}
     assert ends[path] in told
 
 
@@ -173,9 +169,7 @@ def test_what_is_no_call_stays_text(proxy: Proxy, name: str, finish: str, *, str
 
 
 @both
-@pytest.mark.parametrize(
-    "fields", [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}]
-)
+@pytest.mark.parametrize("fields", [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}])
 def test_a_call_that_was_not_asked_for_stays_text(proxy: Proxy, fields: dict[str, Any], *, stream: bool) -> None:
     assert said(proxy, "leaked", stream=stream, **fields) == (REPLIES["leaked"].text, [], "stop")
 
@@ -302,9 +296,7 @@ def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_correct
 
 @pytest.mark.parametrize("tools", [True, False])
 @both
-def test_a_call_of_what_is_no_tool_is_counted_once_in_an_answer_that_is_gone_on_with(
-    *, tools: bool, stream: bool
-) -> None:
+def test_a_call_of_what_is_no_tool_is_counted_once_in_an_answer_that_is_gone_on_with(*, tools: bool, stream: bool) -> None:
     begins = iter([f"I try.\n{CALL.replace('get_weather', 'fly')}\nIt is as it is. {words(1, 900)}"])
 
     def brain(question: Question) -> Reply:

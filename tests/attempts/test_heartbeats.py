@@ -74,9 +74,7 @@ def beats() -> list[asyncio.Task[object]]:
 
 
 @pytest.mark.anyio
-async def test_a_heartbeat_that_waits_for_the_client_never_comes_after_the_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_heartbeat_that_waits_for_the_client_never_comes_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
     """The client reads again in the very turn in which the answer ends, before the heartbeat has heard of it."""
     wire = Wire()
     with streaming(wire) as client:
@@ -94,9 +92,7 @@ async def test_a_heartbeat_that_waits_for_the_client_never_comes_after_the_end(
 
 
 @pytest.mark.anyio
-async def test_nothing_overtakes_the_head_that_a_heartbeat_opens_the_answer_with(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_nothing_overtakes_the_head_that_a_heartbeat_opens_the_answer_with(caplog: pytest.LogCaptureFixture) -> None:
     """The client had not read the answer before this one."""
     wire = Wire()
     wire.write_paused = True
@@ -170,17 +166,13 @@ async def test_heartbeats_do_not_pile_up_for_a_client_that_does_not_read() -> No
 
 
 @pytest.mark.slow
-def test_an_answer_that_can_not_be_read_is_an_error_in_a_stream_that_was_opened(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_answer_that_can_not_be_read_is_an_error_in_a_stream_that_was_opened(caplog: pytest.LogCaptureFixture) -> None:
     def backend(_: RawBackend, call: Call) -> None:
         if not call.path.endswith("/chat/completions"):
             call.send(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             return
         opened.wait(20)
-        head = (
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: exotic\r\nconnection: close\r\n"
-        )
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: exotic\r\nconnection: close\r\n"
         call.send(head + b"\r\n\x01\x02")
 
     opened = threading.Event()

@@ -87,14 +87,7 @@ ARRIVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "ollama": (
         "/api/chat",
-        {
-            "messages": HI,
-            "stream": False,
-            "options": {**SAMPLING, **RARE},
-            "think": "high",
-            "keep_alive": 0,
-            "format": SCHEMA,
-        },
+        {"messages": HI, "stream": False, "options": {**SAMPLING, **RARE}, "think": "high", "keep_alive": 0, "format": SCHEMA},
         {"options": {**SAMPLING, **RARE}, "think": "high", "keep_alive": 0, "format": SCHEMA},
     ),
 }
@@ -167,10 +160,7 @@ def test_reasons_and_usage_are_read(reason: str) -> None:
     assert (text(events), finishes(events)) == ("Hi.", ["stop" if reason == "load" else reason])
     assert events[-1]["usage"]["total_tokens"] == 7
     assert {"token": "Hi."} in [
-        token
-        for event in events
-        for choice in event["choices"]
-        for token in (choice.get("logprobs") or {}).get("content", ())
+        token for event in events for choice in event["choices"] for token in (choice.get("logprobs") or {}).get("content", ())
     ]
 
 
@@ -276,8 +266,6 @@ def test_a_door_that_does_not_answer_in_its_form_is_given_up_once(stream: bool) 
             answer = proxy.chat({"model": "m:latest", "messages": HI, "stream": stream})
             assert (answer.status_code, "yes" in answer.text) == (200, True)
         chats = [
-            request.path
-            for request in fake.requests
-            if request.path in ("/api/chat", CHAT) and request.json.get("messages")
+            request.path for request in fake.requests if request.path in ("/api/chat", CHAT) and request.json.get("messages")
         ]
         assert chats == ["/api/chat", CHAT, CHAT]

@@ -36,9 +36,7 @@ def body_of(fake: FakeBackend, **fields: Any) -> bytes:
 
 
 def post(proxy: Proxy, body: bytes, **headers: str) -> httpx.Response:
-    return proxy.client.post(
-        "/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers}
-    )
+    return proxy.client.post("/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers})
 
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -162,9 +160,7 @@ def test_bypass_forwards_even_what_is_too_long() -> None:
         (False, {"two": {"managed": True}}, {"one": False, "two": True}),
     ],
 )
-def test_what_is_not_managed_passes_untouched(
-    backend_managed: bool, models: dict[str, Any], managed: dict[str, bool]
-) -> None:
+def test_what_is_not_managed_passes_untouched(backend_managed: bool, models: dict[str, Any], managed: dict[str, bool]) -> None:
     with VllmFake([FakeModel("one", 4096), FakeModel("two", 4096)], brain=scripted(["hi"] * 2)) as fake:
         backend = BackendSetting(url=fake.url, managed=backend_managed)
         with running_proxy(backend, models=models) as proxy:
@@ -237,8 +233,7 @@ BAD_TEXT = [
 
 @pytest.mark.parametrize("bypass", ["0", "1"])
 @pytest.mark.parametrize(
-    "path",
-    ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/spillway/explain", "/v1/embeddings"],
+    "path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/spillway/explain", "/v1/embeddings"]
 )
 def test_text_that_is_none_is_refused_at_the_door(path: str, bypass: str) -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:

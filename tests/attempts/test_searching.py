@@ -239,9 +239,7 @@ def test_one_model_may_have_it_alone() -> None:
 def test_a_model_that_refuses_tools_is_asked_without_it() -> None:
     fake = LlamaCppFake([FakeModel("m", WINDOW)], says())
     with fake, running_proxy(fake, recall="tool", models={"m": {"window": WINDOW}}) as proxy:
-        fake.fail_next(
-            500, {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}}
-        )
+        fake.fail_next(500, {"error": {"code": 500, "message": "tools param requires --jinja flag", "type": "server_error"}})
         Seen(proxy, stream=True, messages=PAST[-1:])
         Seen(proxy, stream=True, messages=PAST[-1:])
         assert [names(body) for body in sent(fake)] == [[NAME], [], []]
@@ -269,10 +267,7 @@ def test_an_answer_that_outgrows_the_window_after_a_search_goes_on() -> None:
 @pytest.mark.parametrize("finish", ["tool_calls", "length"])
 def test_a_call_that_is_cut_off_reaches_nobody(finish: str) -> None:
     half = ToolCall(NAME, '{"query": "hedge', "own1")
-    with staged(says(Reply(text=LOOK, tool_calls=[half], finish=finish), Reply(text=" Well.")), status="off") as (
-        _,
-        proxy,
-    ):
+    with staged(says(Reply(text=LOOK, tool_calls=[half], finish=finish), Reply(text=" Well.")), status="off") as (_, proxy):
         for stream in (True, False):
             seen = Seen(proxy, stream=stream, max_tokens=300)
             assert seen.calls == []

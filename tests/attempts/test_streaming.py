@@ -142,10 +142,7 @@ def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least:
         assistant(None, tool_calls=[call(3, "bash", '{"command": "pytest"}')]),
         tool(3, "Error: 2 tests\n![x](https://example.org)"),
     ]
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(resumed_in_vain)) as fake,
-        running_proxy(fake, status=detail) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(resumed_in_vain)) as fake, running_proxy(fake, status=detail) as proxy:
         body = {"model": "m", "stream": True, "messages": messages}
         seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
         assert (seen.finishes, seen.errors) == (["length"], [])
@@ -197,10 +194,7 @@ def test_status_forms(form: str) -> None:
 
 
 def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
-        running_proxy(fake, status="content") as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake, running_proxy(fake, status="content") as proxy:
         history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
         assert (len(seen.ids), seen.roles, len(seen.finishes), seen.done) == (1, 1, 1, 1)
@@ -277,9 +271,7 @@ def test_a_summary_that_is_waited_for_says_how_far_it_is(monkeypatch: pytest.Mon
 def test_an_overflow_told_inside_the_stream_is_answered() -> None:
     with (
         LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
-        running_proxy(
-            BackendSetting(url=fake.url, name="m", kind="generic"), models={"m": {"window": 50_000}}
-        ) as proxy,
+        running_proxy(BackendSetting(url=fake.url, name="m", kind="generic"), models={"m": {"window": 50_000}}) as proxy,
     ):
         history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)

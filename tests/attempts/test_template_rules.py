@@ -126,9 +126,7 @@ def test_a_refusal_that_no_other_roles_would_change_is_the_clients() -> None:
 PREFILL = "Assistant response prefill is incompatible with enable_thinking."
 NO_PREFILL = "This model does not support assistant message prefill. The conversation must end with a user message."
 TWO_ANSWERS = "Cannot have 2 or more assistant messages at the end of the list."
-SUCCESSIVE = (
-    "this model does not support successive user or assistant messages (messages[1] and messages[2] in your input)"
-)
+SUCCESSIVE = "this model does not support successive user or assistant messages (messages[1] and messages[2] in your input)"
 REASONS |= {
     **dict.fromkeys((PREFILL, NO_PREFILL), lambda roles: roles[-1] == "assistant"),
     TWO_ANSWERS: lambda roles: roles[-2:] == ["assistant"] * 2,

@@ -156,9 +156,7 @@ class Row(NamedTuple):
 
 
 ROWS = {
-    "broken once": Row(
-        [f"Well. {BROKEN}", CALL], "Well.", [PARIS], {"tool_call": {"called": 1, "malformed": 1, "retried": 1}}
-    ),
+    "broken once": Row([f"Well. {BROKEN}", CALL], "Well.", [PARIS], {"tool_call": {"called": 1, "malformed": 1, "retried": 1}}),
     "broken, in a window nobody knows": Row(
         [BROKEN, CALL], None, [PARIS], {"tool_call": {"called": 1, "malformed": 1, "retried": 1}}, kind="generic"
     ),

@@ -36,9 +36,7 @@ def streams(backend: RawBackend) -> list[bool]:
 
 @pytest.mark.parametrize("error", [BY_PARAM, BY_TEXT])
 @pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}])
-def test_the_client_gets_a_stream_and_the_next_request_is_sent_unstreamed_at_once(
-    error: Any, options: dict[str, Any]
-) -> None:
+def test_the_client_gets_a_stream_and_the_next_request_is_sent_unstreamed_at_once(error: Any, options: dict[str, Any]) -> None:
     with raw_backend(refusing(error)) as backend, running_proxy(backend.setting) as proxy:
         for _ in range(2):
             answer = proxy.chat({"model": "m", "messages": GO, "stream": True, "seed": 7, **options})
@@ -92,10 +90,7 @@ def test_an_answer_that_the_window_ended_is_resumed_unstreamed(stream: bool, mor
     first = whole(choice({"role": "assistant", "content": words}, "length"), usage=usage)
     rest = whole(choice({"role": "assistant", "content": more}), id="two")
     models = {"m": ModelOverrides(window=1024)}
-    with (
-        raw_backend(refusing(BY_PARAM, first, rest)) as backend,
-        running_proxy(backend.setting, models=models) as proxy,
-    ):
+    with raw_backend(refusing(BY_PARAM, first, rest)) as backend, running_proxy(backend.setting, models=models) as proxy:
         answer = proxy.chat({"model": "m", "messages": GO, "stream": stream})
         if stream:
             seen = read_stream(answer.content)
@@ -115,9 +110,7 @@ def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed(firs
         if call.json.get("stream"):
             call.send(answering(BY_PARAM, "400 Bad Request"))
             return
-        summary = (
-            "## Goal\n- Store the code w7 in the file codes.txt, and keep it until the user asks for it again.\n" * 2
-        )
+        summary = "## Goal\n- Store the code w7 in the file codes.txt, and keep it until the user asks for it again.\n" * 2
         text = summary if "Summarise" in str(call.json["messages"][-1]) else "Hi there."
         call.send(answering(whole(choice({"role": "assistant", "content": text}))))
 
@@ -126,10 +119,7 @@ def test_a_backend_that_does_not_stream_is_asked_for_its_summary_unstreamed(firs
         for n in range(8)
         for role in ("user", "assistant")
     ]
-    with (
-        raw_backend(script) as backend,
-        running_proxy(backend.setting, models={"m": ModelOverrides(window=1024)}) as proxy,
-    ):
+    with raw_backend(script) as backend, running_proxy(backend.setting, models={"m": ModelOverrides(window=1024)}) as proxy:
         if first == "chat":
             proxy.chat({"model": "m", "messages": GO, "stream": True})
         answer = proxy.chat({"model": "m", "messages": [*history, *GO], "stream": True})

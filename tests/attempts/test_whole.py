@@ -41,9 +41,7 @@ def streamed(body: dict[str, Any], **fields: Any) -> Client:
 def test_a_text(message: dict[str, Any]) -> None:
     client = streamed(whole(choice(message)))
     one_answer(client, "Hi.")
-    assert {(each["object"], each["created"], each["model"]) for each in client.chunks} == {
-        ("chat.completion.chunk", 5, "m")
-    }
+    assert {(each["object"], each["created"], each["model"]) for each in client.chunks} == {("chat.completion.chunk", 5, "m")}
     assert client.usages == []
 
 
@@ -56,9 +54,7 @@ def test_usage_is_told_if_it_was_asked_for() -> None:
 
 
 def test_reasoning_and_calls() -> None:
-    calls = [
-        {"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"a":{n}}}'}} for n in range(2)
-    ]
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": "f", "arguments": f'{{"a":{n}}}'}} for n in range(2)]
     message = {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": calls}
     client = streamed(whole(choice(message, "tool_calls")))
     one_answer(client, "", "tool_calls")

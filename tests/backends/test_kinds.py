@@ -26,11 +26,7 @@ SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
     "LM Studio 0.4": ("lmstudio", {"/api/v1/models": LMSTUDIO["v1"], LIST: LMSTUDIO["openai"]}, UNKNOWN_200),
     "LM Studio 0.3": ("lmstudio", {"/api/v0/models": LMSTUDIO["v0"], LIST: LMSTUDIO["openai"]}, UNKNOWN_200),
     "status 200 for an unknown path": ("", {}, UNKNOWN_200),
-    "Ollama": (
-        "ollama",
-        {"/api/version": OLLAMA["version"], "/api/tags": OLLAMA["tags"], LIST: OLLAMA["openai"]},
-        Reply(404),
-    ),
+    "Ollama": ("ollama", {"/api/version": OLLAMA["version"], "/api/tags": OLLAMA["tags"], LIST: OLLAMA["openai"]}, Reply(404)),
     **{
         f"{name}, which has Ollama's paths": (
             kind,
@@ -54,11 +50,7 @@ SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
     "a version alone": ("", {"/api/version": {"version": "0.6.5"}, "/version": VLLM["version"]}, Reply(404)),
     "llama.cpp": ("llamacpp", {"/props": LLAMACPP["props"], LIST: LLAMACPP["models"]}, Reply(404, {"error": {}})),
     "llama.cpp, loading": ("llamacpp", {}, Reply(503, LLAMACPP["loading"])),
-    "llama.cpp, router": (
-        "llamacpp",
-        {"/props": LLAMACPP["router_props"], LIST: LLAMACPP["router_models"]},
-        Reply(404),
-    ),
+    "llama.cpp, router": ("llamacpp", {"/props": LLAMACPP["router_props"], LIST: LLAMACPP["router_models"]}, Reply(404)),
     "another server that is busy": ("", {}, Reply(503, {"error": {"message": "Busy", "type": "unavailable_error"}})),
     "llama-swap": ("llamaswap", {LIST: SWAP["models"], "/api/version": {"version": "238"}}, Reply(404)),
     "vLLM": ("vllm", {LIST: VLLM["models"]}, Reply(404, {"detail": "Not Found"})),
@@ -154,9 +146,7 @@ PROFILES: dict[str, Row] = {
         for name, told in (("n_ctx", {"meta": {"n_ctx": 8192}}), ("loaded", {"loaded_context_length": 8192}))
     },
     **{
-        f"generic, of the model alone, {name}": row(
-            "generic", "m", generic(**told), window=None, trained_window=trained
-        )
+        f"generic, of the model alone, {name}": row("generic", "m", generic(**told), window=None, trained_window=trained)
         for name, told, trained in (
             ("Lemonade, automatic", {"max_context_window": 40960, "recipe_options": {"ctx_size": -1}}, 40960),
             ("n_ctx_train", {"meta": {"n_ctx": 0, "n_ctx_train": 32768}}, 32768),
@@ -195,9 +185,7 @@ PROFILES: dict[str, Row] = {
         window=(1024, LOADED),
         provisional=False,
     ),
-    "router, by an alias": row(
-        "llamacpp", "big", {LIST: LLAMACPP["router_models"]}, window=(8192, LOADED), vision=True
-    ),
+    "router, by an alias": row("llamacpp", "big", {LIST: LLAMACPP["router_models"]}, window=(8192, LOADED), vision=True),
     "router, not loaded": row("llamacpp", "small", {LIST: LLAMACPP["router_models"]}, window=None, provisional=True),
     **{
         f"llama.cpp, template {caps}": row("llamacpp", "walk", props(chat_template_caps=caps), tools=tools)
@@ -250,10 +238,7 @@ PROFILES: dict[str, Row] = {
         provisional=False,
     ),
     "LM Studio, one of two instances": row(
-        "lmstudio",
-        "m:2",
-        {"/api/v1/models": {"models": [{"key": "m", "loaded_instances": TWO}]}},
-        window=(32768, LOADED),
+        "lmstudio", "m:2", {"/api/v1/models": {"models": [{"key": "m", "loaded_instances": TWO}]}}, window=(32768, LOADED)
     ),
     "LM Studio, a variant": row("lmstudio", "qwen/qwen3-8b@q8_0", V1, window=(8192, LOADED)),
     "LM Studio, not loaded": row("lmstudio", "google/gemma-3-4b", V1, window=None, vision=True, provisional=True),
@@ -295,19 +280,12 @@ PROFILES: dict[str, Row] = {
     ),
     "Ollama, no parameters": row("ollama", "gemma3", ollama("show_gemma", parameters=""), window=None),
     "Ollama, cloud": row(
-        "ollama",
-        "gpt-oss:120b-cloud",
-        ollama("show_cloud"),
-        window=(131072, LISTED),
-        continuation=QUOTE,
-        provisional=False,
+        "ollama", "gpt-oss:120b-cloud", ollama("show_cloud"), window=(131072, LISTED), continuation=QUOTE, provisional=False
     ),
     "Ollama, an architecture under another name": row(
         "ollama",
         "m",
-        ollama(
-            "show_llama", model_info={"general.architecture": "x", "y.context_length": 8192, "z.context_length": 1024}
-        ),
+        ollama("show_llama", model_info={"general.architecture": "x", "y.context_length": 8192, "z.context_length": 1024}),
         trained_window=1024,
     ),
     **{
@@ -349,10 +327,7 @@ PROFILES: dict[str, Row] = {
         "openrouter", CODER, CATALOGUE, window=(262000, LISTED), providers=None
     ),
     "OpenRouter, none in service": row(
-        "openrouter",
-        "a/b",
-        endpoints({"provider_name": "x", "context_length": 4096, "status": -2}),
-        window=(4096, LISTED),
+        "openrouter", "a/b", endpoints({"provider_name": "x", "context_length": 4096, "status": -2}), window=(4096, LISTED)
     ),
     "OpenRouter, a single entry": row(
         "openrouter", CODER, {f"/v1/model/{CODER}": {"data": ROUTER["models"]["data"][0]}}, window=(262000, LISTED)
@@ -399,14 +374,8 @@ LISTS: dict[str, tuple[Replies, list[tuple[str, int | None, bool]]]] = {
         {LIST: LLAMACPP["router_models"]},
         [("qwen/qwen3:8b", 8192, False), ("small", None, True), ("bare", None, True)],
     ),
-    "llamaswap": (
-        {LIST: SWAP["models"]},
-        [("qwen3-8b", 16384, True), ("author/walk", None, False), ("told", 8192, False)],
-    ),
-    "lmstudio": (
-        V1,
-        [("qwen/qwen3-8b", 8192, False), ("qwen/qwen3-8b:2", 8192, False), ("google/gemma-3-4b", None, True)],
-    ),
+    "llamaswap": ({LIST: SWAP["models"]}, [("qwen3-8b", 16384, True), ("author/walk", None, False), ("told", 8192, False)]),
+    "lmstudio": (V1, [("qwen/qwen3-8b", 8192, False), ("qwen/qwen3-8b:2", 8192, False), ("google/gemma-3-4b", None, True)]),
     "ollama": (
         {LIST: OLLAMA["openai"], "/api/tags": OLLAMA["tags"], "/api/ps": OLLAMA["ps"]},
         [("llama3.1:latest", 8192, False), ("qwen3:8b", None, True), ("gpt-oss:120b-cloud", 131072, False)],
@@ -421,9 +390,7 @@ def test_models_are_listed_as_they_came_with_what_the_list_tells(kind: str) -> N
     replies, expected = LISTS[kind]
     listed, _ = play(backend_of(kind).models(), replies)
     assert [one.raw for one in listed] == replies[LIST]["data"]
-    told = [
-        (one.id, one.profile.window.value if one.profile.window else None, one.profile.provisional) for one in listed
-    ]
+    told = [(one.id, one.profile.window.value if one.profile.window else None, one.profile.provisional) for one in listed]
     assert told == expected
 
 
@@ -439,15 +406,10 @@ def test_models_are_listed_as_they_came_with_what_the_list_tells(kind: str) -> N
         ("lmstudio", "qwen/qwen3-8b", V1, ["/api/v1/models"]),
         ("ollama", "x", {}, ["/api/ps", "/api/show"]),
         ("vllm", "qwen", {LIST: VLLM["models"]}, [LIST]),
-        *(
-            ("openrouter", id_, CATALOGUE, [LIST])
-            for id_ in ("../../credits", "a/../key", "a/b?x=1", "a/b/c", "auto", "ä/b")
-        ),
+        *(("openrouter", id_, CATALOGUE, [LIST]) for id_ in ("../../credits", "a/../key", "a/b?x=1", "a/b/c", "auto", "ä/b")),
     ],
 )
-def test_a_profile_costs_few_requests_and_loads_nothing(
-    kind: str, model: str, replies: Replies, expected: list[str]
-) -> None:
+def test_a_profile_costs_few_requests_and_loads_nothing(kind: str, model: str, replies: Replies, expected: list[str]) -> None:
     assert paths(play(backend_of(kind).profile(model), replies)[1]) == expected
 
 
@@ -456,11 +418,7 @@ def test_a_profile_costs_few_requests_and_loads_nothing(
     [
         ("llamacpp", {}, Probe("GET", "/props?model=team", loads=True)),
         ("llamaswap", {}, Probe("GET", "/upstream/qwen3-8b/health", loads=True)),
-        (
-            "ollama",
-            {"options": {"num_ctx": 1}},
-            Probe("POST", "/api/chat", {"model": "team", "options": {"num_ctx": 1}}, True),
-        ),
+        ("ollama", {"options": {"num_ctx": 1}}, Probe("POST", "/api/chat", {"model": "team", "options": {"num_ctx": 1}}, True)),
     ],
 )
 def test_a_model_is_loaded_as_the_request_would_load_it(kind: str, body: dict[str, Any], expected: Probe) -> None:
@@ -481,12 +439,7 @@ COUNTING = "/v1/chat/completions/input_tokens?autoload=false"
 @pytest.mark.parametrize(
     ("kind", "replies", "expected", "probe"),
     [
-        (
-            "llamacpp",
-            {**props(), COUNTING: LLAMACPP["input_tokens"]},
-            15,
-            Probe("POST", COUNTING, BODY | {"stream": True}),
-        ),
+        ("llamacpp", {**props(), COUNTING: LLAMACPP["input_tokens"]}, 15, Probe("POST", COUNTING, BODY | {"stream": True})),
         ("llamacpp", props(), None, Probe("POST", COUNTING, BODY | {"stream": True})),
         ("llamacpp", props(is_sleeping=True), None, Probe("GET", "/props?model=walk&autoload=false")),
         ("vllm", {"/tokenize": VLLM["tokenize"]}, 27, Probe("POST", "/tokenize", BODY)),
@@ -504,12 +457,7 @@ def test_prompts_are_counted_where_that_costs_nothing(
 @pytest.mark.parametrize(
     ("kind", "model", "replies", "expected"),
     [
-        (
-            "llamacpp",
-            "a/b",
-            {"/slots?model=a%2Fb&autoload=false": [{"is_processing": False}, {"is_processing": True}]},
-            True,
-        ),
+        ("llamacpp", "a/b", {"/slots?model=a%2Fb&autoload=false": [{"is_processing": False}, {"is_processing": True}]}, True),
         ("llamacpp", "a/b", {"/slots?model=a%2Fb&autoload=false": [{"is_processing": False}]}, False),
         ("llamacpp", "a/b", {"/slots?model=a%2Fb&autoload=false": {"error": {"code": 501}}}, False),
         ("llamaswap", "author/walk", {"/running": SWAP["running"]}, False),

@@ -50,17 +50,13 @@ def test_of_equally_trusted_facts_the_later_wins() -> None:
     assert value_of(merge_profiles(window(1, Trust.LOADED), window(2, Trust.LOADED))) == 2
 
 
-@pytest.mark.parametrize(
-    ("user", "learned", "expected"), [(32768, 8192, 8192), (8192, 32768, 8192), (8192, 8192, 8192)]
-)
+@pytest.mark.parametrize(("user", "learned", "expected"), [(32768, 8192, 8192), (8192, 32768, 8192), (8192, 8192, 8192)])
 def test_the_user_gives_way_only_to_a_smaller_learnt_window(user: int, learned: int, expected: int) -> None:
     merged = merge_profiles(window(65536, Trust.LOADED), window(learned, Trust.LEARNED), window(user, Trust.USER))
     assert value_of(merged) == expected
 
 
-@pytest.mark.parametrize(
-    ("trust", "provisional"), [(trust, trust not in (Trust.LOADED, Trust.USER)) for trust in Trust]
-)
+@pytest.mark.parametrize(("trust", "provisional"), [(trust, trust not in (Trust.LOADED, Trust.USER)) for trust in Trust])
 def test_a_window_that_is_settled_is_not_provisional(trust: Trust, *, provisional: bool) -> None:
     merged = merge_profiles(ModelProfile(provisional=True), window(4096, trust))
     assert merged.provisional is provisional

@@ -116,9 +116,7 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
         (1096, 3000, " (1642 + 3000 requested)", False),
     ],
 )
-def test_a_figure_may_be_the_window_less_the_bound_of_the_answer(
-    window: int, bound: int, told: str, bounded: bool
-) -> None:
+def test_a_figure_may_be_the_window_less_the_bound_of_the_answer(window: int, bound: int, told: str, bounded: bool) -> None:
     """As vLLM 0.15 has it (vllm-project/vllm#33418); a round figure that does not become rounder with the bound is none."""
     said = f"maximum context length is {window} tokens. However, your request has 999999 input tokens{told}."
     found = recognise(400, encoded({"error": said}), SentRequest(encoded({"max_tokens": bound})))

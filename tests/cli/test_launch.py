@@ -87,9 +87,7 @@ class Desk:
 
     def files(self) -> list[str]:
         folders = (self.home, self.project, self.temporary)
-        return sorted(
-            str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*") if path.is_file()
-        )
+        return sorted(str(path.relative_to(folder)) for folder in folders for path in folder.rglob("*") if path.is_file())
 
 
 @pytest.fixture

@@ -137,8 +137,7 @@ def test_one_request_has_its_timeline(busy: Any, said: Any) -> None:
     assert out.split("\n")[0].endswith(request)
     happened = out.partition("\n")[2]
     order = [
-        happened.index(f" {event} ")
-        for event in ("compacting", "summarised", "compacted", "recalled", "sent", "finished")
+        happened.index(f" {event} ") for event in ("compacting", "summarised", "compacted", "recalled", "sent", "finished")
     ]
     assert order == sorted(order)
     assert json.loads(said(proxy, "show", request, "--json"))["request"]["id"] == request
@@ -157,9 +156,7 @@ def test_one_conversation_has_its_requests(busy: Any, said: Any) -> None:
 
 def test_one_conversation_is_exported(busy: Any, said: Any) -> None:
     proxy, _, conversation = busy
-    assert (
-        said(proxy, "export", conversation) == proxy.client.get(f"/spillway/conversations/{conversation}/export").text
-    )
+    assert said(proxy, "export", conversation) == proxy.client.get(f"/spillway/conversations/{conversation}/export").text
     assert "There is no conversation" in said(proxy, "export", "c_gone", status=1)
 
 

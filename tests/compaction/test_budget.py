@@ -45,13 +45,7 @@ def test_prompts_may_be_kept_in_a_smaller_window_than_there_is() -> None:
 
 @pytest.mark.parametrize(
     ("fixed", "answer", "figures"),
-    [
-        (0, 400, (375, 600)),
-        (0, 9000, (312, 500)),
-        (600, 300, (700, 800)),
-        (0, 50, (500, 800)),
-        (1200, 300, (1150, 850)),
-    ],
+    [(0, 400, (375, 600)), (0, 9000, (312, 500)), (600, 300, (700, 800)), (0, 50, (500, 800)), (1200, 300, (1150, 850))],
 )
 def test_an_answer_that_can_not_be_paused_has_its_room(fixed: int, answer: int, figures: tuple[int, int]) -> None:
     budget = budget_for(Settings(), 1000, fixed, answer)

@@ -397,13 +397,7 @@ ODD: list[list[Message]] = [
     [{"role": "tool", "tool_call_id": "gone", "content": "x " * 500}, user("a"), assistant("b"), user("c " * 300)],
     [user("a"), tool(1, "x " * 500), tool(2, "y " * 500)],
     [user("a " * 300), user("b " * 300), user("c " * 300)],
-    [
-        user("a"),
-        assistant("x " * 300, tool_calls=[call(1)]),
-        user("never mind " * 100),
-        assistant("ok " * 300),
-        user("d"),
-    ],
+    [user("a"), assistant("x " * 300, tool_calls=[call(1)]), user("never mind " * 100), assistant("ok " * 300), user("d")],
     [user("a"), {"role": "assistant", "content": None, "tool_calls": 5}, user("b " * 500)],
     [user("a"), {"role": "assistant", "content": {"odd": "x " * 900}}, user("b"), assistant("c"), user("d")],
     [user("a"), {"role": "assistant", "content": 7, "tool_calls": [None, {"function": None}]}, user("b " * 500)],
@@ -418,9 +412,7 @@ ODD: list[list[Message]] = [
 @pytest.mark.parametrize("messages", ODD)
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.6, 0.95])
 @pytest.mark.parametrize("replies", [[], ["", ""]])
-def test_odd_histories_are_shortened_without_a_word_too_many(
-    messages: list[Message], share: float, replies: list[str]
-) -> None:
+def test_odd_histories_are_shortened_without_a_word_too_many(messages: list[Message], share: float, replies: list[str]) -> None:
     before = deepcopy(messages)
     for limit in (1e9, total(messages) * share):
         done, _ = run(reduction_of(messages, total(messages) * share), replies, limit=limit)

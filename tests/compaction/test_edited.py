@@ -22,9 +22,7 @@ def repeating(messages: Sequence[Message]) -> str:
     return f"The conversation so far was about: {shown} and nothing else."
 
 
-def compacted(
-    messages: Sequence[Message], share: float, limit: float, *, same_model: bool, protect: int = 50
-) -> Compaction:
+def compacted(messages: Sequence[Message], share: float, limit: float, *, same_model: bool, protect: int = 50) -> Compaction:
     total = sum(cost(messages))
     by = Summariser(window=int(total * 2), tokens=300, overhead=0.0, same_model=same_model)
     flow = compact(reduction_of(messages, total * share, gain=5, protect=protect), by, limit=total * limit)
@@ -53,9 +51,7 @@ def test_no_trace_is_left_of_what_was_edited(
 
 
 @given(conversations(), conversations(first=1000), st.floats(0.1, 0.6), st.booleans())
-def test_nor_after_the_next_rewrite(
-    messages: list[Message], more: list[Message], share: float, same_model: bool
-) -> None:
+def test_nor_after_the_next_rewrite(messages: list[Message], more: list[Message], share: float, same_model: bool) -> None:
     first = compacted(messages, share, 10.0, same_model=same_model)
     grown = [*first.messages, *more]
     second = compacted(grown, share, 10.0, same_model=same_model)

@@ -21,9 +21,7 @@ def history(steps: int, *, user_every: int = 0) -> list[Message]:
             made.append({"role": "user", "content": f"Go on with {step}."})
         function = {"name": "read" if step % 2 else "search", "arguments": f'{{"n":{step}}}'}
         call = {"id": f"c{step}", "type": "function", "function": function}
-        made.append(
-            {"role": "assistant", "content": None, "reasoning_content": f"Thought {step}.", "tool_calls": [call]}
-        )
+        made.append({"role": "assistant", "content": None, "reasoning_content": f"Thought {step}.", "tool_calls": [call]})
         made.append({"role": "tool", "tool_call_id": f"c{step}", "content": f"{step} " + "line of text " * 60})
     return made
 
@@ -75,10 +73,7 @@ def test_some_tools_are_spared_and_calls_may_go_too() -> None:
 def test_thoughts_of_old_turns_go() -> None:
     messages = history(6, user_every=2)
     done, (told,) = run(messages, ClearThoughts(1))
-    assert [message["reasoning_content"] for message in done if "reasoning_content" in message] == [
-        "Thought 4.",
-        "Thought 5.",
-    ]
+    assert [message["reasoning_content"] for message in done if "reasoning_content" in message] == ["Thought 4.", "Thought 5."]
     assert (told.what, told.number) == ("thoughts", 2)
     assert run(messages, ClearThoughts(3)) == (messages, [])
 

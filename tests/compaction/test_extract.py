@@ -93,9 +93,7 @@ def test_an_answer_that_repeats_itself_is_not() -> None:
 
 
 def test_what_a_model_wrote_before_is_kept_in_part() -> None:
-    earlier = assistant(
-        block("They talked a lot. The door of the house is green since Ingrid painted it.", [], limit=0)
-    )
+    earlier = assistant(block("They talked a lot. The door of the house is green since Ingrid painted it.", [], limit=0))
     made = extracted([earlier, user("Paint the roof of Tobias.")], 900)
     assert "Before that:\n- They talked a lot.\n- The door of the house is green" in made
     assert "Paint the roof of Tobias." in made
@@ -153,7 +151,9 @@ def test_days_stand_before_what_was_said_on_them() -> None:
     assert extracted([assistant(block(made, [], limit=0)), user("Anna is 52.")], 300).startswith(made)
 
 
-TEMPLATE = "Solve this task. INSTRUCTIONS:\nRead the file first. Write a script. Ask for nothing. It is much quicker. Stay calm."
+TEMPLATE = (
+    "Solve this task. INSTRUCTIONS:\nRead the file first. Write a script. Ask for nothing. It is much quicker. Stay calm."
+)
 
 
 def test_program_text_around_tasks_is_no_statement_nor_is_what_the_prompt_shows() -> None:

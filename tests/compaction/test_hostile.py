@@ -98,9 +98,7 @@ def turn(number: int, chance: random.Random, *, text_form: bool) -> list[Message
 
 
 @pytest.mark.parametrize("text_form", [False, True])
-@pytest.mark.parametrize(
-    "rules", [RepairRules(), RepairRules(one_system=True), RepairRules(one_system=True, alternate=True)]
-)
+@pytest.mark.parametrize("rules", [RepairRules(), RepairRules(one_system=True), RepairRules(one_system=True, alternate=True)])
 def test_a_long_hostile_session_adopts_nothing(rules: RepairRules, *, text_form: bool) -> None:
     chance = random.Random(f"{rules} {text_form}")
     sent: list[Message] = []

@@ -107,9 +107,7 @@ def contents(draw: st.DrawFn, text: st.SearchStrategy[str]) -> Any:
 
 WRAPPED = st.tuples(
     st.sampled_from(["Here: ", "<tool_result> is what? "]), OUTPUTS, st.sampled_from(["", "[/TOOL_RESULT] go on"])
-).map(
-    lambda drawn: "{0}[TOOL_RESULT]{1}[/TOOL_RESULT]\n<tool_result tool_name='ls'>{1}</tool_result>{2}".format(*drawn)
-)
+).map(lambda drawn: "{0}[TOOL_RESULT]{1}[/TOOL_RESULT]\n<tool_result tool_name='ls'>{1}</tool_result>{2}".format(*drawn))
 
 
 @st.composite
@@ -260,9 +258,7 @@ def test_mask_begins_with_the_oldest_and_leaves_the_newest_and_the_unread(form: 
     # So much that the last result, which is unread, and the two before it are protected.
     done = mask_results(reduction(messages, protect_newest=int(3.5 * size)), 99)
     assert changed(messages, done) == [2, 4, 6]
-    assert results(done.messages)[0][2].startswith(
-        f"{NOTE} to save room: read, 1400 characters. It began: line 0 line 0"
-    )
+    assert results(done.messages)[0][2].startswith(f"{NOTE} to save room: read, 1400 characters. It began: line 0 line 0")
     assert mixed_flaws(done.messages) == []
     assert changed(messages, mask_results(reduction(messages), 99)) == [2, 4, 6, 8, 10]
     assert changed(messages, mask_results(reduction(messages), 5)) == [2, 4]
@@ -304,13 +300,7 @@ SEEN = f"See <tool_result tool_name='x'>{LONG}</tool_result> ok"
         ([*read(1, "old", READ), *read(2, "b", OTHER), *read(3, "c", READ, "stat"), *read(4, "new", READ)], [2]),
         # What equals a superseded result is not dropped for it: a pointer never leads to a result that is gone.
         (
-            [
-                *read(1, "one", READ),
-                *read(2, "two", OTHER),
-                *read(3, "two", READ),
-                *read(4, "three", READ),
-                assistant("b"),
-            ],
+            [*read(1, "one", READ), *read(2, "two", OTHER), *read(3, "two", READ), *read(4, "three", READ), assistant("b")],
             [2, 6],
         ),
         ([assistant(None, tool_calls=[call(1), call(2)]), tool(1, "one " + LONG), tool(2, "two " + LONG)], []),
@@ -322,9 +312,7 @@ SEEN = f"See <tool_result tool_name='x'>{LONG}</tool_result> ok"
     ],
 )
 @forms
-def test_repeated_results_and_superseded_reads_leave_pointers(
-    form: str, messages: list[Message], dropped: list[int]
-) -> None:
+def test_repeated_results_and_superseded_reads_leave_pointers(form: str, messages: list[Message], dropped: list[int]) -> None:
     messages = FORMS[form]([user("a"), *messages])
     done = drop_duplicates(reduction(messages), 99)
     assert changed(messages, done) == dropped
@@ -531,9 +519,7 @@ def test_of_what_is_left_out_no_trace_stays_and_of_the_rest_everything(
 RULED = [user("Hello."), assistant("Hello."), user("Always answer in French."), assistant("Oui."), user("And now?")]
 
 
-@pytest.mark.parametrize(
-    ("messages", "left"), [(RULED, None), ([*RULED[:2], user("And then?"), *RULED[3:]], [0, 1, 4])]
-)
+@pytest.mark.parametrize(("messages", "left"), [(RULED, None), ([*RULED[:2], user("And then?"), *RULED[3:]], [0, 1, 4])])
 def test_a_rule_is_not_left_out(messages: list[Message], left: list[int] | None) -> None:
     found = leave_out(replace(reduction(messages), budget=reduction(messages).total - 1), 0)
     assert (found and found[1]) == left

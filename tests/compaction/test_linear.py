@@ -130,9 +130,7 @@ def steps(work: Callable[[Sequence[Message]], object], messages: Sequence[Messag
 
     for name in [name for name in sys.modules if name.startswith("proxy.")]:
         for value in vars(sys.modules[name]).values():
-            getattr(
-                value, "cache_clear", int
-            )()  # what an earlier history left there would be work only for the longer one
+            getattr(value, "cache_clear", int)()  # what an earlier history left there would be work only for the longer one
     before = sys.gettrace()
     sys.settrace(count)
     try:

@@ -23,9 +23,7 @@ def work(path: str = "src/parser.py") -> list[Message]:
 
 def kept(messages: Sequence[Message], share: float = 3.0, **options: Any) -> list[str]:
     reduction = reduction_of(messages, 0)
-    chosen = opening(
-        reduction, parts_of(messages, len(messages)), len(messages), sum(cost(messages)) * share, **options
-    )
+    chosen = opening(reduction, parts_of(messages, len(messages)), len(messages), sum(cost(messages)) * share, **options)
     assert all(a["role"] != b["role"] for a, b in pairwise(chosen) if "system" not in (a["role"], b["role"])) or (
         any(a["role"] == b["role"] for a, b in pairwise(messages))
     )
@@ -43,12 +41,7 @@ def kept(messages: Sequence[Message], share: float = 3.0, **options: Any) -> lis
     ],
 )
 def test_an_example_that_was_taken_back_goes_with_the_remark(remark: str) -> None:
-    example = [
-        user("Rename the function in demo.py"),
-        assistant(f"Here it is:\n{LONG}"),
-        user(remark),
-        assistant("Ok."),
-    ]
+    example = [user("Rename the function in demo.py"), assistant(f"Here it is:\n{LONG}"), user(remark), assistant("Ok.")]
     messages = [*example, user(FILE), assistant("Ok."), user("Make f3 faster."), assistant(LONG)]
     assert kept(messages) == [FILE, "Ok.", "Make f3 faster."]
 
@@ -114,9 +107,7 @@ def test_in_a_plain_chat_it_is_the_first_question() -> None:
 
 @pytest.mark.no_cover
 @given(histories(), st.floats(0, 1), st.booleans(), st.integers(0, 9))
-def test_what_stays_is_of_the_history_in_order_and_fits(
-    messages: list[Message], share: float, others: bool, end: int
-) -> None:
+def test_what_stays_is_of_the_history_in_order_and_fits(messages: list[Message], share: float, others: bool, end: int) -> None:
     reduction = reduction_of(messages, 0)
     room = reduction.total * share
     parts = parts_of(messages, len(messages))

@@ -10,9 +10,7 @@ from proxy.compaction.results import note_for, results_of, with_texts
 from proxy.core.request import Message
 from tests.histories import assistant, call, tool, user
 
-TAGGED = (
-    "Look: <tool_result tool_name='read' id=\"7\">\nfirst\n</tool_result> and [TOOL_RESULT]second[/TOOL_RESULT] thanks"
-)
+TAGGED = "Look: <tool_result tool_name='read' id=\"7\">\nfirst\n</tool_result> and [TOOL_RESULT]second[/TOOL_RESULT] thanks"
 
 
 def texts(message: Message) -> list[str]:
@@ -61,9 +59,7 @@ def test_only_what_is_surely_between_marks_is_a_result(text: str, found: list[st
     assert texts(user(text)) == found
 
 
-@pytest.mark.parametrize(
-    "message", [assistant(TAGGED), {"role": "system", "content": TAGGED}, user(""), {"role": "tool"}]
-)
+@pytest.mark.parametrize("message", [assistant(TAGGED), {"role": "system", "content": TAGGED}, user(""), {"role": "tool"}])
 def test_other_messages_have_none(message: Message) -> None:
     assert [text for text in texts(message) if text] == []
 
@@ -81,17 +77,7 @@ def test_only_the_results_are_replaced() -> None:
 
 
 marks = st.sampled_from(
-    [
-        "<tool_result>",
-        "<tool_result name='a'>",
-        "</tool_result>",
-        "[TOOL_RESULT]",
-        "[/TOOL_RESULT]",
-        "<",
-        "x",
-        "\n",
-        "'",
-    ]
+    ["<tool_result>", "<tool_result name='a'>", "</tool_result>", "[TOOL_RESULT]", "[/TOOL_RESULT]", "<", "x", "\n", "'"]
 )
 
 
@@ -107,14 +93,7 @@ def test_replacing_each_result_with_itself_changes_nothing(text: str) -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    [
-        "<tool_result ",
-        "<tool_result '",
-        "[TOOL_RESULT]",
-        "<tool_result a><",
-        "[TOOL_RESULT]x[/TOOL_RESULT]",
-        "</tool_result>",
-    ],
+    ["<tool_result ", "<tool_result '", "[TOOL_RESULT]", "<tool_result a><", "[TOOL_RESULT]x[/TOOL_RESULT]", "</tool_result>"],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
     message = user(piece * (1_000_000 // len(piece)))

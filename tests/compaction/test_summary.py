@@ -52,9 +52,7 @@ def test_long_messages_lose_their_middle_in_a_transcript() -> None:
 
 
 @given(
-    st.lists(
-        st.sampled_from(["<", ">", "<<<", ">>>", "conversation", "end of ", marks.FENCE, marks.FENCE_END]), max_size=12
-    )
+    st.lists(st.sampled_from(["<", ">", "<<<", ">>>", "conversation", "end of ", marks.FENCE, marks.FENCE_END]), max_size=12)
 )
 def test_a_fence_can_not_be_closed_from_inside(pieces: list[str]) -> None:
     inside = "".join(pieces)
@@ -74,8 +72,7 @@ def test_a_fenced_request_goes_on_from_what_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
-    [{}, {"role": 5}, {"role": "user", "content": 5}, {"role": "assistant", "tool_calls": [5, {"function": 5}]}],
+    "message", [{}, {"role": 5}, {"role": "user", "content": 5}, {"role": "assistant", "tool_calls": [5, {"function": 5}]}]
 )
 def test_odd_messages_are_told_as_well_as_can_be(message: Message) -> None:
     next(transcripts([message]))

@@ -33,8 +33,7 @@ def text_of(text: str, *, cut: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [SAYS, "  " + SAYS, "用户想要一座蓝色的房子,屋顶还没有完成。", "I cannot say that much happened. " + GOOD * 2],
+    "text", [SAYS, "  " + SAYS, "用户想要一座蓝色的房子,屋顶还没有完成。", "I cannot say that much happened. " + GOOD * 2]
 )
 def test_a_summary_that_says_something_is_kept(text: str) -> None:
     assert verdict(text) == "kept"
@@ -107,19 +106,14 @@ def test_what_belongs_to_it_is_not(text: str) -> None:
 def test_one_that_was_cut_off_ends_with_its_last_whole_sentence_or_is_none() -> None:
     assert text_of(f"{SAYS} It costs 3.50 euros. The door is", cut=True) == f"{SAYS} It costs 3.50 euros."
     assert text_of(f"- {SAYS}\n- One more thing\n- The do", cut=True) == f"- {SAYS}\n- One more thing"
-    assert (
-        text_of("用户想要一座蓝色的房子，屋顶还没有完成。下一步是选", cut=True)
-        == "用户想要一座蓝色的房子，屋顶还没有完成。"
-    )
+    assert text_of("用户想要一座蓝色的房子，屋顶还没有完成。下一步是选", cut=True) == "用户想要一座蓝色的房子，屋顶还没有完成。"
     assert verdict("The user wants a house that is blue, and whose roof is", cut=True) == "cut"
     assert verdict(f"{SAYS} " + "and then they went on to another house and " * 3, cut=True) == "cut"
     assert verdict(SAYS, cut=True) == "mended", "it may end where the bound is"
 
 
 def test_the_assistant_does_not_carry_on_instead() -> None:
-    source = source_of(
-        [*TALK, assistant("You may take the tram to the gate, which leaves every ten minutes from the market.")]
-    )
+    source = source_of([*TALK, assistant("You may take the tram to the gate, which leaves every ten minutes from the market.")])
     copies = "You may take the tram to the gate, which leaves every ten minutes from the market."
     assert verdict(copies, source) == "copy"
     assert verdict(f"Of course! {copies}", source) == "copy"
@@ -151,9 +145,7 @@ def test_it_is_in_the_language_of_the_conversation(spoken: str, written: str) ->
 def test_of_short_or_mixed_texts_nothing_is_guessed() -> None:
     assert source_of([user("Hallo, wie geht es?")]).languages == ()
     mixed = source_of([user(f"{LANGUAGES['german']} {LANGUAGES['chinese']}")])
-    assert all(
-        verdict(text, Source(languages=mixed.languages)) == "kept" for text in LANGUAGES.values() if "海" in text
-    )
+    assert all(verdict(text, Source(languages=mixed.languages)) == "kept" for text in LANGUAGES.values() if "海" in text)
     assert verdict("Gehäuse und Türen sind blau.", source_of([user(LANGUAGES["english"])])) == "kept"
 
 
@@ -177,26 +169,14 @@ def test_a_share_of_what_the_user_told_must_be_there() -> None:
 
 
 def test_what_only_others_said_counts_too_but_less() -> None:
-    talk = [
-        user("Look into it."),
-        *(assistant(f"The file src/part{n}.py of Module{n} has {n}7 lines.") for n in range(20)),
-    ]
-    assert (
-        verdict("Somebody looked into something, and there was a lot of it to be seen there.", source_of(talk))
-        == "gaps"
-    )
-    assert (
-        verdict("Looked at src/part1.py, src/part2.py, src/part3.py, src/part4.py, and 15 more.", source_of(talk))
-        == "kept"
-    )
+    talk = [user("Look into it."), *(assistant(f"The file src/part{n}.py of Module{n} has {n}7 lines.") for n in range(20))]
+    assert verdict("Somebody looked into something, and there was a lot of it to be seen there.", source_of(talk)) == "gaps"
+    assert verdict("Looked at src/part1.py, src/part2.py, src/part3.py, src/part4.py, and 15 more.", source_of(talk)) == "kept"
 
 
 def test_one_that_has_what_the_user_stated_may_lack_what_tools_printed() -> None:
     printed = [f"src/part{n // 3}.py of Module{n // 3}, {n // 3}7 lines" for n in range(60)]
-    talk = [
-        *TALK,
-        *(m for n, text in enumerate(printed) for m in (assistant(None, tool_calls=[call(n)]), tool(n, text))),
-    ]
+    talk = [*TALK, *(m for n, text in enumerate(printed) for m in (assistant(None, tool_calls=[call(n)]), tool(n, text)))]
     assert verdict(GOOD, source_of(talk)) == "kept"
 
 
@@ -220,9 +200,7 @@ def test_no_loop_is_ever_accepted(unit: list[str], before: list[str], between: s
     assert verdict(text, cut=True) in ("loop", "empty")
 
 
-@given(
-    st.text(alphabet="的一是了我不人在他有这个上们来到时大地为子中你说", min_size=2, max_size=30), st.text(max_size=50)
-)
+@given(st.text(alphabet="的一是了我不人在他有这个上们来到时大地为子中你说", min_size=2, max_size=30), st.text(max_size=50))
 def test_nor_one_without_spaces(unit: str, before: str) -> None:
     assert loops(before + unit * (220 // len(unit) + 2))
 

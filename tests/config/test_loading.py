@@ -10,16 +10,7 @@ from proxy.core.errors import SettingError
 from proxy.core.settings import Settings
 
 NEAR = (
-    *(
-        "127.0.0.1",
-        "::1",
-        "localhost.",
-        "host.docker.internal",
-        "192.168.1.20",
-        "10.0.0.7",
-        "::ffff:10.0.0.7",
-        "fd12::1",
-    ),
+    *("127.0.0.1", "::1", "localhost.", "host.docker.internal", "192.168.1.20", "10.0.0.7", "::ffff:10.0.0.7", "fd12::1"),
     *("fe80::1", "169.254.3.4", "100.101.102.103", "ollama", "gpu.lan", "Studio.local", "box.home.arpa", "evil-lan"),
 )
 FAR = ("openrouter.ai", "api.example.com", "8.8.8.8", "2606:4700::1111", "100.128.0.1", "my.notlan")
@@ -105,9 +96,7 @@ def test_settings_are_printed_with_where_they_come_from(
         ("http://models:1", "http://models:1", "models-1"),
     ],
 )
-def test_a_backend_is_its_root_and_named_for_its_place(
-    url: str, root: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_is_its_root_and_named_for_its_place(url: str, root: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPILLWAY_BACKENDS", f'[{{"url":"{url}"}}]')
     backend = load_settings().backends[0]
     assert (backend.url, backend.name) == (root, name)
@@ -339,9 +328,7 @@ def test_hybrid_is_another_name_of_auto(monkeypatch: pytest.MonkeyPatch) -> None
         ("ROOT_PATH", "/a b", "must be a path"),
     ],
 )
-def test_what_uvicorn_could_not_use_is_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
-) -> None:
+def test_what_uvicorn_could_not_use_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str) -> None:
     monkeypatch.setenv(f"UVICORN_{name}", value)
     with pytest.raises(SettingError, match=f"UVICORN_{name}.*{why}"):
         server_options()

@@ -102,10 +102,7 @@ def test_settings_and_texts_name_a_kind(kitchen: Path, monkeypatch: pytest.Monke
 
 def test_a_dialect_may_have_the_model_in_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = {
-        "from proxy.dialects.responses import": "from proxy.dialects.recipe import RECIPE\n",
-        "        CHAT,": "RECIPE,",
-    }
+    lines = {"from proxy.dialects.responses import": "from proxy.dialects.recipe import RECIPE\n", "        CHAT,": "RECIPE,"}
     with_lines(tmp_path, "dialects", lines)
     (tmp_path / "proxy" / "dialects" / "recipe.py").write_text(RECIPE)
     models = [FakeModel("rye", 6144), FakeModel("loaf", 6144)]

@@ -26,9 +26,7 @@ ODD = (
     | st.text(max_size=5)
 )
 JSON = st.recursive(
-    ODD,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
+    ODD, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=5
 )
 
 
@@ -112,9 +110,7 @@ class TestEveryBackend:
         body=st.dictionaries(st.sampled_from(["model", "messages", "tools"]), JSON, max_size=3),
         replies=st.lists(REPLIES, min_size=1, max_size=3),
     )
-    def test_counts_or_says_that_it_does_not(
-        self, backend: Backend, body: dict[str, Any], replies: list[Reply]
-    ) -> None:
+    def test_counts_or_says_that_it_does_not(self, backend: Backend, body: dict[str, Any], replies: list[Reply]) -> None:
         counted, asked = drive(backend.count(body), replies)
         assert counted is None or (type(counted) is int and counted > 0)
         assert_harmless(asked)

@@ -306,8 +306,6 @@ def test_patterns_that_are_made_of_arguments_are_named_here() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "source", [r"\s+$", r"(a+)+b", r"/c\s+(.{0,2000}?)\s*\Z", "<[^>]*>", r"\A(?:x|\w+)*!", ".*=.*;"]
-)
+@pytest.mark.parametrize("source", [r"\s+$", r"(a+)+b", r"/c\s+(.{0,2000}?)\s*\Z", "<[^>]*>", r"\A(?:x|\w+)*!", ".*=.*;"])
 def test_a_slow_pattern_is_found(source: str) -> None:
     assert slow_text(source, 0, "re", set())

@@ -124,9 +124,7 @@ async def test_what_is_stored_does_not_change_with_the_callers_objects(store: St
     assert again.replacement[0]["content"] == "as put"
 
 
-async def test_what_cannot_be_stored_is_left_out_and_does_not_raise(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_cannot_be_stored_is_left_out_and_does_not_raise(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     assert not await store.put(checkpoint(replacement=({"role": "user", "content": object()},)))
     assert await store.find("scope", [digest(1)]) is None
     assert "can't be encoded" in caplog.text
@@ -271,9 +269,7 @@ async def test_above_the_size_cap_the_longest_unused_goes(opened: Open, clock: H
 
 
 @pytest.mark.parametrize("url", CAPPED, indirect=True)
-async def test_above_the_size_cap_a_credential_that_stores_much_displaces_its_own(
-    opened: Open, clock: HandClock
-) -> None:
+async def test_above_the_size_cap_a_credential_that_stores_much_displaces_its_own(opened: Open, clock: HandClock) -> None:
     store = opened(max_bytes=8000)
     await store.put(checkpoint(1, scope="quiet|backend|m", text="x" * 1200))
     for number in range(2, 12):

@@ -4,16 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.checkpoint import (
-    DIGEST_BYTES,
-    RUN,
-    chain,
-    digests_in,
-    entries,
-    message_digest,
-    overlap,
-    run_ends,
-)
+from proxy.core.history.checkpoint import DIGEST_BYTES, RUN, chain, digests_in, entries, message_digest, overlap, run_ends
 from proxy.core.history.turns import is_result
 from proxy.core.request import Message
 from tests.histories import assistant, call, histories, mixed_histories, tool, user
@@ -34,10 +25,7 @@ SAME: list[tuple[Message, Message]] = [
     (
         assistant("", tool_calls=[call(1)]),
         assistant(
-            "",
-            tool_calls=[
-                {"index": 0, "function": {"arguments": '{"path":"a.py"}', "name": "read_file"}, "id": "call_1"}
-            ],
+            "", tool_calls=[{"index": 0, "function": {"arguments": '{"path":"a.py"}', "name": "read_file"}, "id": "call_1"}]
         ),
     ),
     ({"role": "user", "content": "a"}, {"content": "a", "role": "user"}),
@@ -134,9 +122,7 @@ def changed(draw: st.DrawFn, messages: list[Message]) -> list[Message]:
 
 
 @given(mixed_histories(), st.data())
-def test_a_history_goes_on_with_another_only_where_it_holds_the_same_run(
-    known: list[Message], data: st.DataObject
-) -> None:
+def test_a_history_goes_on_with_another_only_where_it_holds_the_same_run(known: list[Message], data: st.DataObject) -> None:
     known = [*known, assistant("telling " * 30), user("a"), assistant("b"), user("Go on.")]
     sent = data.draw(changed([*known, assistant("Yes."), user("And now?")]))
     first = shared(known, sent)

@@ -38,17 +38,13 @@ SDK = (
     "will allow you (or another instance of yourself) to resume work efficiently. Wrap your summary in "
     "<summary></summary> tags."
 )
-CLINE = (
-    "Your task is to create a detailed summary of the conversation so far. The next assistant will continue the task."
-)
+CLINE = "Your task is to create a detailed summary of the conversation so far. The next assistant will continue the task."
 QWEN_SYSTEM = (
     "You are the component that summarizes internal chat history into a given structure.\n\nFirst, you will think through "
     "the entire history in a private <scratchpad>. Then generate the final <state_snapshot> XML object."
 )
 QWEN = "First, reason in your scratchpad. Then, generate the <state_snapshot>."
-AIDER_SYSTEM = (
-    "*Briefly* summarize this partial conversation about programming.\nInclude less detail about older parts."
-)
+AIDER_SYSTEM = "*Briefly* summarize this partial conversation about programming.\nInclude less detail about older parts."
 
 BEFORE: list[dict[str, Any]] = [
     {"role": "system", "content": "You code."},
@@ -96,11 +92,7 @@ def test_what_users_say(text: str) -> None:
     assert not asks_to_compact([*BEFORE[:2], {"role": "user", "content": CLINE}]), "nothing is lost of so little"
 
 
-SUMMARY = (
-    "<analysis>\nHm.\n</analysis>\n\n<summary>\n1. Primary Request:\n   Build a shed.\n"
-    + "More. " * 200
-    + "\n</summary>"
-)
+SUMMARY = "<analysis>\nHm.\n</analysis>\n\n<summary>\n1. Primary Request:\n   Build a shed.\n" + "More. " * 200 + "\n</summary>"
 
 
 @pytest.mark.parametrize(

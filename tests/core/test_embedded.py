@@ -9,15 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.history.embedded import (
-    IMAGE_OMITTED,
-    authored_text,
-    blocks_in,
-    calls_in,
-    only_results,
-    results_in,
-    without,
-)
+from proxy.core.history.embedded import IMAGE_OMITTED, authored_text, blocks_in, calls_in, only_results, results_in, without
 from proxy.emulation.prompt import call_text
 from tests.histories import user
 

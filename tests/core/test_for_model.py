@@ -50,9 +50,7 @@ def test_what_the_user_says_of_a_model_is_believed_most() -> None:
 
 
 def test_models_that_settings_name_are_listed_with_the_setting() -> None:
-    settings = Settings.model_validate(
-        {"default_model": "a", "summary_model": "b", "models": {"q": {"recall_model": "c"}}}
-    )
+    settings = Settings.model_validate({"default_model": "a", "summary_model": "b", "models": {"q": {"recall_model": "c"}}})
     assert settings.helpers == {("default_model", "a"), ("summary_model", "b"), ("recall_model", "c")}
     assert Settings(default_model="off").helpers == frozenset()
 

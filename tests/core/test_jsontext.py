@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from proxy.core.jsontext import HEAVY, BadText, dumps, holds_more, is_heavy, loads, loads_text
 
 values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=15,
 )
@@ -102,10 +98,7 @@ def held(value: Any) -> int:
 TRICKY = st.text(st.sampled_from('",{[\\\nx'), max_size=40)
 
 
-@given(
-    st.recursive(TRICKY, lambda inner: st.lists(inner) | st.dictionaries(TRICKY, inner), max_leaves=15),
-    st.integers(0, 60),
-)
+@given(st.recursive(TRICKY, lambda inner: st.lists(inner) | st.dictionaries(TRICKY, inner), max_leaves=15), st.integers(0, 60))
 def test_values_are_counted_without_parsing(value: Any, most: int) -> None:
     assert holds_more(dumps(value), most) == (held(value) > most)
 
@@ -136,9 +129,7 @@ def test_the_weight_is_what_is_held(value: Any, limit: int) -> None:
     assert is_heavy(value, limit) == (weight(value) > limit)
 
 
-@pytest.mark.parametrize(
-    "value", ["x" * (HEAVY + 1), [None] * 2000, ({"a": ["x" * HEAVY]},), [[[["x" * (2 * HEAVY)]]]]]
-)
+@pytest.mark.parametrize("value", ["x" * (HEAVY + 1), [None] * 2000, ({"a": ["x" * HEAVY]},), [[[["x" * (2 * HEAVY)]]]]])
 def test_what_is_much_is_heavy(value: Any) -> None:
     assert is_heavy(value)
 

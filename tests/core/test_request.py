@@ -46,13 +46,7 @@ def test_leading_system_messages_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [
-        ("a", "a"),
-        (None, ""),
-        (5, ""),
-        ([], ""),
-        ([{"text": "a"}, {"type": "x"}, "odd", {"text": 5}, {"text": "b"}], "a\nb"),
-    ],
+    [("a", "a"), (None, ""), (5, ""), ([], ""), ([{"text": "a"}, {"type": "x"}, "odd", {"text": 5}, {"text": "b"}], "a\nb")],
 )
 def test_the_text_of_a_message(content: Any, text: str) -> None:
     assert text_of({"role": "user", "content": content}) == text

@@ -59,12 +59,10 @@ NONE = {
         "nett zu mir. | Das Wetter ist nicht schön."
     ),
     "french": (
-        "Ses tableaux me donnent toujours de l'inspiration. | Je ne sais pas. | Je dois partir. | Elle n'est jamais "
-        "venue."
+        "Ses tableaux me donnent toujours de l'inspiration. | Je ne sais pas. | Je dois partir. | Elle n'est jamais venue."
     ),
     "spanish": (
-        "Siempre me dan mucha inspiración. | No sé qué decir. | Sus cuadros siempre me inspiran. | Nunca he estado "
-        "allí."
+        "Siempre me dan mucha inspiración. | No sé qué decir. | Sus cuadros siempre me inspiran. | Nunca he estado allí."
     ),
     "portuguese": "Os quadros dela sempre me dão inspiração. | Não sei o que dizer. | Nunca estive lá.",
     "italian": "I suoi quadri mi danno sempre ispirazione. | Non so cosa dire. | Io devo andare. | Non è mai venuta.",
@@ -78,17 +76,13 @@ NONE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of.split(" | ")]
-)
+@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in RULES.items() for each in all_of.split(" | ")])
 def test_a_rule_is_one_in_every_language(language: str, said: str) -> None:
     assert is_rule(said)
     assert constraints([{"role": "user", "content": f"{said}"}], limit=500) == [said]
 
 
-@pytest.mark.parametrize(
-    ("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of.split(" | ")]
-)
+@pytest.mark.parametrize(("language", "said"), [(name, each) for name, all_of in NONE.items() for each in all_of.split(" | ")])
 def test_a_statement_is_none(language: str, said: str) -> None:
     assert not is_rule(said)
 
@@ -173,6 +167,4 @@ def test_rules_survive_that_summaries_are_merged() -> None:
 
 
 def test_long_text_without_a_sentence_takes_no_time() -> None:
-    assert constraints(
-        [{"role": "user", "content": text} for text in ("x" * 2_000_000, "must " * 400_000)], limit=300
-    ) != [""]
+    assert constraints([{"role": "user", "content": text} for text in ("x" * 2_000_000, "must " * 400_000)], limit=300) != [""]

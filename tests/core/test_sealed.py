@@ -45,9 +45,7 @@ def test_no_character_of_it_can_be_changed(data: st.DataObject) -> None:
         assert urlsafe_b64decode(changed[5:]) == urlsafe_b64decode(blob[5:])
 
 
-@given(
-    st.text() | st.none() | st.integers() | st.binary().map(lambda raw: sealed._MARK + urlsafe_b64encode(raw).decode())
-)
+@given(st.text() | st.none() | st.integers() | st.binary().map(lambda raw: sealed._MARK + urlsafe_b64encode(raw).decode()))
 def test_anything_else_is_nothing(text: Any) -> None:
     assert opened([KEY], "me", text) is None
 

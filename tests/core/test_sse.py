@@ -125,9 +125,7 @@ def test_data_of_a_frame(frame: bytes, data: bytes | None) -> None:
 
 
 values = st.recursive(
-    st.none() | st.integers(-(2**53), 2**53) | st.text(),
-    lambda v: st.lists(v) | st.dictionaries(st.text(), v),
-    max_leaves=9,
+    st.none() | st.integers(-(2**53), 2**53) | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=9
 )
 
 

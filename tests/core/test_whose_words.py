@@ -48,9 +48,9 @@ def test_what_was_typed_in_front_of_it_stays_a_rule(carrier: str) -> None:
     text = CARRIERS[carrier]
     assert isinstance(text, str) or carrier == "Cline"
     before = {"type": "text", "text": "Avoid goto."}
-    assert rules_in(
-        [before, *({"type": "text", "text": each} for each in ([text] if isinstance(text, str) else text))]
-    )[:1] == ["Avoid goto."]
+    assert rules_in([before, *({"type": "text", "text": each} for each in ([text] if isinstance(text, str) else text))])[
+        :1
+    ] == ["Avoid goto."]
 
 
 @pytest.mark.parametrize(

@@ -84,9 +84,7 @@ def piece_of(said: Json) -> Piece:
         for index, (name, arguments) in enumerate(said["calls"])
     )
     finish = "tool_calls" if calls else "stop"
-    return Piece(
-        form={}, choice=True, text=said["text"], thought=said["thought"], calls=calls, finish=finish, identity=WHO
-    )
+    return Piece(form={}, choice=True, text=said["text"], thought=said["thought"], calls=calls, finish=finish, identity=WHO)
 
 
 def arguments_of(name: str, arguments: Json) -> Json:

@@ -23,9 +23,7 @@ def renamed(chunk: dict[str, Any], *, role_sent: bool) -> dict[str, Any]:
 
 
 def part_of(chunk: dict[str, Any], *, role_sent: bool = True) -> dict[str, Any] | None:
-    written: dict[str, Any] | None = loads(
-        sse.data_of(WRITER.part(piece_of(chunk, b"x"), OWN, role_sent=role_sent)) or b"null"
-    )
+    written: dict[str, Any] | None = loads(sse.data_of(WRITER.part(piece_of(chunk, b"x"), OWN, role_sent=role_sent)) or b"null")
     return written
 
 
@@ -68,12 +66,7 @@ def test_what_is_no_answer_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        {"event": {"type": "execute"}},
-        {"event": None},
-        {"selected_model_id": "m"},
-        {"type": "response.output_text.delta"},
-    ],
+    [{"event": {"type": "execute"}}, {"event": None}, {"selected_model_id": "m"}, {"type": "response.output_text.delta"}],
 )
 def test_privileged_fields_are_taken_out_and_nothing_else(fields: dict[str, Any]) -> None:
     assert read_frame(frame(chunk({"content": "a"}, **fields))).frame == frame(chunk({"content": "a"}))
@@ -175,8 +168,6 @@ def completed(raw: bytes) -> bytes:
     return WRITER.body(completion, completion.choices, completion.usage)
 
 
-@pytest.mark.parametrize(
-    "raw", [b'{"choices":[{"message":{}}]}', b'{"choices":[ ]}', b'{"choices":null}', b'{"error":{}}']
-)
+@pytest.mark.parametrize("raw", [b'{"choices":[{"message":{}}]}', b'{"choices":[ ]}', b'{"choices":null}', b'{"error":{}}'])
 def test_a_body_of_another_form_stays_as_it_came(raw: bytes) -> None:
     assert completed(raw) is raw

@@ -53,9 +53,7 @@ def wire(form: dict[str, Any]) -> bytes:
     ]
     end = form.get("end", "stop")
     said += (
-        []
-        if end is None
-        else ["data: " + json.dumps({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": end}]})]
+        [] if end is None else ["data: " + json.dumps({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": end}]})]
     )
     said += ["data: [DONE]"] if form.get("done", True) else []
     return "".join(each + "\n\n" for each in said).encode()
@@ -65,8 +63,7 @@ def send(backend: RawBackend, call: Call) -> None:
     form = FORMS[int(call.json["model"])] if call.path.endswith("/chat/completions") else {"whole": {}, "status": 404}
     kind = form.get("type", "application/json" if form.get("whole") is not None else "text/event-stream")
     call.send(
-        f"HTTP/1.1 {form.get('status', 200)} OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()
-        + wire(form)
+        f"HTTP/1.1 {form.get('status', 200)} OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode() + wire(form)
     )
 
 
@@ -164,9 +161,7 @@ def ollama(proxy: Proxy, model: str, *, stream: bool) -> Had:
         message = line.get("message", {})
         had.text += message.get("content", "")
         had.thought += message.get("thinking", "")
-        had.calls += [
-            [call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls", [])
-        ]
+        had.calls += [[call["function"]["name"], call["function"]["arguments"]] for call in message.get("tool_calls", [])]
         had.finish = line.get("done_reason")
     had.finish = "tool_calls" if had.calls and had.finish == "stop" else had.finish
     return had
@@ -188,6 +183,4 @@ def test_each_form_is_read_in_every_door(proxy: Proxy, row: int, door: Callable[
     assert (had.text, had.thought) == (wanted.text, wanted.thought)
     assert had.finish == (wanted.finish or ("tool_calls" if wanted.calls else "stop"))
     if had.finish != "length":
-        assert [
-            [name, json.loads(given) if isinstance(given, str) else given] for name, given in had.calls
-        ] == wanted.calls
+        assert [[name, json.loads(given) if isinstance(given, str) else given] for name, given in had.calls] == wanted.calls

@@ -81,8 +81,7 @@ def test_a_session_of_claude_code() -> None:
         },
         {
             "role": "user",
-            "content": "<system-reminder>…</system-reminder>\n\n"
-            "<system-reminder>\nAvailable agent types.\n</system-reminder>",
+            "content": "<system-reminder>…</system-reminder>\n\n<system-reminder>\nAvailable agent types.\n</system-reminder>",
         },
         {"role": "assistant", "content": "I look.", "tool_calls": [call], "reasoning_content": "Look first."},
         {"role": "tool", "tool_call_id": "toolu_1", "content": "a.py"},
@@ -174,15 +173,9 @@ def test_a_reminder_in_the_middle_is_said_with_what_is_before_it() -> None:
     result = {"type": "tool_result", "tool_use_id": "t", "content": "fine"}
     picture = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
     assert asked([reminder, *HELLO]).messages[0] == reminder
-    assert (
-        asked([*HELLO, use, {"role": "user", "content": [result]}, reminder]).messages[-1]["content"]
-        == f"fine\n\n{said}"
-    )
+    assert asked([*HELLO, use, {"role": "user", "content": [result]}, reminder]).messages[-1]["content"] == f"fine\n\n{said}"
     assert asked([{"role": "user", "content": [picture]}, reminder]).messages[0]["content"][1]["text"] == said
-    assert asked([*HELLO, {"role": "assistant", "content": "a"}, reminder]).messages[-1] == {
-        "role": "user",
-        "content": said,
-    }
+    assert asked([*HELLO, {"role": "assistant", "content": "a"}, reminder]).messages[-1] == {"role": "user", "content": said}
 
 
 def test_tools_may_be_added_on_the_way() -> None:
@@ -214,9 +207,7 @@ def test_edits_with_nothing_said_are_anthropics() -> None:
     assert edits({"type": "clear_thinking_20251015"}) == [ClearThoughts(1)]
     assert asked().edits == []
     assert asked().compaction is None
-    assert asked(context_management={"edits": [{"type": "compact_20260112"}]}).compaction == CompactionRequest(
-        trigger=150_000
-    )
+    assert asked(context_management={"edits": [{"type": "compact_20260112"}]}).compaction == CompactionRequest(trigger=150_000)
 
 
 def test_edits_with_everything_said() -> None:

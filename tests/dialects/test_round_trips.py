@@ -149,9 +149,7 @@ def test_tools_and_results_of_messages_are_those_of_the_model(tools: list[Any]) 
     assert [(each["name"], each["description"], each["parameters"]) for each in functions] == tools
     _, called, *told = request.messages
     assert [json.loads(call["function"]["arguments"]) for call in called["tool_calls"]] == [t[2] for t in tools]
-    assert [(each["tool_call_id"], each["content"]) for each in told] == [
-        (f"c{n}", tool[1]) for n, tool in enumerate(tools)
-    ]
+    assert [(each["tool_call_id"], each["content"]) for each in told] == [(f"c{n}", tool[1]) for n, tool in enumerate(tools)]
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["without ids", "with ids"])

@@ -42,9 +42,7 @@ ENDS = {
 
 @translated
 @given(SAID, st.integers(0, 3))
-def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(
-    dialect: Dialect, said: list[Json], calls: int
-) -> None:
+def test_whatever_is_said_in_whatever_order_is_said_once_and_in_order(dialect: Dialect, said: list[Json], calls: int) -> None:
     pieces = [chunk(delta) for delta in (*said, *calling(calls))]
     heard = streamed(dialect, *pieces, chunk({}, "tool_calls" if calls else "stop"))
     assert (heard.text, heard.thought) == (all_of(said, "content"), all_of(said, "reasoning_content"))
@@ -136,9 +134,7 @@ def test_nothing_comes_after_an_error_or_an_end(dialect: Dialect) -> None:
         said = writer.relay(chunk({"content": "one"}), None, role_sent=False)
         said += b"".join(writer.relay(piece, None, role_sent=True) for piece in ends) or writer.end()
         assert (b"broken" in said) is bool(ends)
-        assert (
-            writer.end() == writer.error({"error": {"message": "again"}}) == writer.insert(Piece(text="x"), WHO) == b""
-        )
+        assert writer.end() == writer.error({"error": {"message": "again"}}) == writer.insert(Piece(text="x"), WHO) == b""
 
 
 def _last(dialect: Dialect, **error: Any) -> Any:
@@ -170,9 +166,7 @@ def test_errors_have_anthropics_types(error: Any, kind: str) -> None:
 
 
 def test_counts_that_make_no_sense_are_none() -> None:
-    told = messages.usage_of(
-        {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"}
-    )
+    told = messages.usage_of({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 9}, "completion_tokens": "x"})
     assert (told["input_tokens"], told["cache_read_input_tokens"], told["output_tokens"]) == (0, 3, 0)
     assert responses.usage_of({"prompt_tokens": "x"})["total_tokens"] == 0
     counted = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}

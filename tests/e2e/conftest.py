@@ -17,16 +17,7 @@ from tests.engine.server import Engine
 from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway, spillway_server
 from tests.engine.tap import Tap, tapped
 
-__all__ = [
-    "echo_engine",
-    "engine",
-    "instruct_engine",
-    "proxy_of",
-    "shared_proxies",
-    "spillway",
-    "stages",
-    "walk_engine",
-]
+__all__ = ["echo_engine", "engine", "instruct_engine", "proxy_of", "shared_proxies", "spillway", "stages", "walk_engine"]
 
 
 @pytest.fixture

@@ -60,14 +60,9 @@ def test_edits_are_made_and_told(streamed: bool) -> None:
         ]
     }
     messages = [*steps(6), {"role": "user", "content": "Now?"}]
-    with (
-        LlamaCppFake([FakeModel(MODEL, window=32_768)], brain=scripted(["Found."])) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    with LlamaCppFake([FakeModel(MODEL, window=32_768)], brain=scripted(["Found."])) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)
-        said = answer(
-            client, streamed=streamed, messages=messages, tools=[READ], context_management=edits, betas=[EDITS]
-        )
+        said = answer(client, streamed=streamed, messages=messages, tools=[READ], context_management=edits, betas=[EDITS])
         assert said.content[-1].type == "text"
         assert said.context_management is not None
         (told,) = said.context_management.applied_edits
@@ -145,9 +140,7 @@ def prompt_of(fake: LlamaCppFake) -> str:
 
 
 @both
-def test_a_history_is_compacted_at_the_clients_trigger_and_the_compaction_sent_back(
-    streamed: bool, fake: LlamaCppFake
-) -> None:
+def test_a_history_is_compacted_at_the_clients_trigger_and_the_compaction_sent_back(streamed: bool, fake: LlamaCppFake) -> None:
     asked: Any = {"context_management": edit(instructions="List the codes that were told."), "betas": [COMPACT]}
     with running_proxy(fake) as proxy:
         client = sdk(proxy)
@@ -192,10 +185,7 @@ def test_an_answer_may_pause_behind_the_compaction(streamed: bool, fake: LlamaCp
         assert [each.type for each in first.usage.iterations] == ["compaction"]
         resumed = answer(client, streamed=streamed, messages=[*chat(12), sent_back(first)], **asked)
         assert told(resumed) == "The code of alpha is X-17."
-        held: Any = [
-            sent_back(first),
-            {"role": "user", "content": "Say what the code of alpha is; what is the code of alpha?"},
-        ]
+        held: Any = [sent_back(first), {"role": "user", "content": "Say what the code of alpha is; what is the code of alpha?"}]
         assert told(answer(client, streamed=streamed, messages=held, **asked)) == "The code of alpha is X-17."
 
 
@@ -251,9 +241,7 @@ def test_a_compaction_of_another_opens_nothing_and_makes_no_rules(fake: LlamaCpp
 
 @both
 @pytest.mark.rows(1)
-def test_the_window_compacts_too_and_ends_no_answer_while_there_is_room_to_be_made(
-    streamed: bool, fake: LlamaCppFake
-) -> None:
+def test_the_window_compacts_too_and_ends_no_answer_while_there_is_room_to_be_made(streamed: bool, fake: LlamaCppFake) -> None:
     """The trigger is Anthropic's least, which a window of eight thousand tokens never reaches."""
     trigger: Any = {"type": "input_tokens", "value": 50_000}
     asked: Any = {"context_management": edit(trigger=trigger), "betas": [COMPACT]}

@@ -289,9 +289,7 @@ def test_what_a_client_sends_back_reaches_the_server_in_its_own_form(
         ("extra_content", "tool_calls", {"google": {"thought_signature": "skip_thought_signature_validator"}}),
     ],
 )
-def test_what_is_not_known_is_replaced_as_the_service_allows_after_one_refusal(
-    wants: str, name: str, value: Any
-) -> None:
+def test_what_is_not_known_is_replaced_as_the_service_allows_after_one_refusal(wants: str, name: str, value: Any) -> None:
     with staged(wants, agent) as (backend, proxy):
         for _ in range(2):
             assert proxy.chat({"model": "m", "messages": FOREIGN, "tools": [TOOL]}).status_code == 200

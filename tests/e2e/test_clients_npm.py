@@ -26,9 +26,7 @@ def two_turns(npm: Path, way: str, job: Job) -> list[Seen]:
 
 
 @pytest.mark.parametrize(
-    ("way", "scene"),
-    [("create", EARLY), ("create", MIDDLE_TOOLS), ("helper", EARLY_TOOLS), ("helper", MIDDLE)],
-    ids=str,
+    ("way", "scene"), [("create", EARLY), ("create", MIDDLE_TOOLS), ("helper", EARLY_TOOLS), ("helper", MIDDLE)], ids=str
 )
 @pytest.mark.rows(1)
 def test_two_turns(npm: Path, stages: StageOf, way: str, scene: Scene) -> None:

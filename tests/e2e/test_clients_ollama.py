@@ -69,11 +69,7 @@ def test_an_ollama_behind_answers_itself(sdk: Sdk) -> None:
 
 
 def test_a_spillway_behind_is_not_taken_for_an_ollama() -> None:
-    with (
-        LlamaCppFake(window=2048) as fake,
-        running_proxy(fake) as inner,
-        running_proxy(BackendSetting(url=inner.url)) as outer,
-    ):
+    with LlamaCppFake(window=2048) as fake, running_proxy(fake) as inner, running_proxy(BackendSetting(url=inner.url)) as outer:
         (backend,) = outer.client.get("/spillway/models").json()["backends"]
         assert backend["kind"] != "ollama"
         (model,) = outer.client.get("/v1/models").json()["data"]

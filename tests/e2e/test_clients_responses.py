@@ -63,11 +63,7 @@ def test_codexs_tools_come_back_as_what_they_are(streamed: bool) -> None:
         given += [patch, spawn]
         given += [
             {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "patched"},
-            {
-                "type": "function_call_output",
-                "call_id": spawn["call_id"],
-                "output": [{"type": "input_text", "text": "ok"}],
-            },
+            {"type": "function_call_output", "call_id": spawn["call_id"], "output": [{"type": "input_text", "text": "ok"}]},
         ]
         assert answer(client, streamed=streamed, input=given, tools=tools).output_text == "Done."
         first, second = fake.chats()
@@ -93,10 +89,7 @@ def test_reasoning_is_shown_as_a_summary_and_may_come_back() -> None:
 
 
 def test_a_picture_goes_along() -> None:
-    content: Any = [
-        {"type": "input_text", "text": "What?"},
-        {"type": "input_image", "image_url": PIXEL, "detail": "low"},
-    ]
+    content: Any = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": PIXEL, "detail": "low"}]
     models = [FakeModel(MODEL, vision=True)]
     with LlamaCppFake(models, brain=scripted(["A pixel."])) as fake, running_proxy(fake) as proxy:
         said = answer(sdk(proxy), streamed=False, input=[{"role": "user", "content": content}])

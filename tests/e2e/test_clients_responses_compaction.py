@@ -187,9 +187,7 @@ def test_a_stored_conversation_goes_on_from_its_compaction(streamed: bool) -> No
 
 @both
 @pytest.mark.parametrize("truncation", ["auto", "disabled", None])
-def test_a_history_beyond_the_window_is_answered_whatever_is_said_of_truncation(
-    streamed: bool, truncation: str | None
-) -> None:
+def test_a_history_beyond_the_window_is_answered_whatever_is_said_of_truncation(streamed: bool, truncation: str | None) -> None:
     with talking(window=2048) as (fake, proxy):
         said, _ = ask(sdk(proxy), turns(20), streamed=streamed, truncation=truncation)
         assert said.output_text == "Noted, and thank you."

@@ -22,9 +22,7 @@ from tests.fakes import LlamaCppFake, Reply, ToolCall
 from tests.fakes.model import FakeModel, Question
 from tests.proxying import running_proxy
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:jsonschema.RefResolver is deprecated:DeprecationWarning"
-)  # llm-comply's own
+pytestmark = pytest.mark.filterwarnings("ignore:jsonschema.RefResolver is deprecated:DeprecationWarning")  # llm-comply's own
 
 FORMS = {"open-responses": 13, "anthropic": 9, "openai-chat": 9}
 """How many tests there are."""
@@ -47,8 +45,7 @@ SCRIPTED = (
     .replace("m.content + '<|im_end|>", f'("{CALL}" if tools else opening + m.content) + \'<|im_end|>')
     .replace(
         "{%- set ns.turn = ns.turn + 1 -%}",
-        "{%- set ns.turn = ns.turn + 1 -%}"
-        f"{{%- set opening = \"{THOUGHT}\" if 'your reasoning' in m.content else '' -%}}",
+        f"{{%- set ns.turn = ns.turn + 1 -%}}{{%- set opening = \"{THOUGHT}\" if 'your reasoning' in m.content else '' -%}}",
     )
 )
 """The echo model says what the newest message says; under this template that is a call where there are tools, and a thought where one is asked for."""
@@ -63,9 +60,7 @@ def told(form: str, v1: str, model: str, without: Collection[str] = ()) -> dict[
     asked = [each for each in tests if each.id not in without]
     done = runner.TestRunner(config, asked, SpecLoader(str(schema))).run_all()
     found = {each.id: [*each.errors, *each.warnings] for each in done.results if each.id != LENIENT}
-    return {
-        name: odd for name, each in found.items() if (odd := [e for e in each if not any(u in e for u in UNREPORTED)])
-    }
+    return {name: odd for name, each in found.items() if (odd := [e for e in each if not any(u in e for u in UNREPORTED)])}
 
 
 def brain(question: Question) -> Reply:

@@ -46,8 +46,7 @@ def messages(seed: int, count: int) -> list[str]:
 
     def log() -> str:
         return "\n".join(
-            f"2026-01-{dice.randrange(10, 28)}T10:{dice.randrange(10, 60)} INFO {dice.getrandbits(64):x} done"
-            for _ in range(9)
+            f"2026-01-{dice.randrange(10, 28)}T10:{dice.randrange(10, 60)} INFO {dice.getrandbits(64):x} done" for _ in range(9)
         )
 
     def binary() -> str:

@@ -47,9 +47,7 @@ OLLAMA: Form = "/api/chat", {"stream": False}
     ],
 )
 @pytest.mark.rows(2)
-def test_its_template_hears_it(
-    told: Engine, proxy_of: SharedSpillway, form: Form, wish: dict[str, Any], heard: str
-) -> None:
+def test_its_template_hears_it(told: Engine, proxy_of: SharedSpillway, form: Form, wish: dict[str, Any], heard: str) -> None:
     answer = said(proxy_of(told).url, told, form, "Good morning.", wish)
     assert f"Good morning. {heard}" in answer
 

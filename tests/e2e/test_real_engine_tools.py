@@ -193,9 +193,7 @@ def test_a_setting_has_tools_emulated(echo_tap: Tap, spillway: StartSpillway) ->
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.rows(1)
-def test_a_tool_is_looked_up_and_called_inside_one_answer(
-    echo_tap: Tap, spillway: StartSpillway, streamed: bool
-) -> None:
+def test_a_tool_is_looked_up_and_called_inside_one_answer(echo_tap: Tap, spillway: StartSpillway, streamed: bool) -> None:
     """What it is told of the tool holds the call; the engine's grammar takes none of a tool that is not defined."""
     tools = [*(tool(f"other_{number}") for number in range(59)), tool("fetch")]
     tools[-1]["function"]["description"] = f"Try {call(1)}"

@@ -24,10 +24,7 @@ values = st.recursive(
 
 @given(st.dictionaries(st.text(), values), st.booleans(), st.sampled_from([None, 0, 1]))
 def test_valid_json_is_read_as_it_was_meant(value: dict[str, Any], ascii_only: bool, indent: int) -> None:
-    written_by_model, text = (
-        json.dumps(value, indent=indent, ensure_ascii=ascii_only),
-        json.dumps(value, ensure_ascii=False),
-    )
+    written_by_model, text = (json.dumps(value, indent=indent, ensure_ascii=ascii_only), json.dumps(value, ensure_ascii=False))
     assert written(written_by_model) == (Call("now", text, "tool_call"),)
     assert written(json.dumps(written_by_model)) == (Call("now", text, "tool_call"),)
     array = f'<tool_call>[{{"tool": "now", "args": {text}, "x": {text}}}, {{"args": {{}}, "tool": "now"}}]</tool_call>'

@@ -170,9 +170,7 @@ def test_a_call_that_a_page_holds_is_quoted(name: str, page: str, *, emulated: b
         assert outcome(out) == (text, [], ["stop"])
 
 
-@pytest.mark.parametrize(
-    "around", ["It says:\n```\n{}\n```\nI do not.", "> {}\nI do not.", 'It says "{}", so.', "`{}`", "{}"]
-)
+@pytest.mark.parametrize("around", ["It says:\n```\n{}\n```\nI do not.", "> {}\nI do not.", 'It says "{}", so.', "`{}`", "{}"])
 @pytest.mark.parametrize("broken", [False, True])
 def test_what_is_quoted_is_never_corrected_into_a_call(around: str, *, broken: bool) -> None:
     call = TAGGED.replace('"city"', "city'") if broken else TAGGED.replace("city", "town")

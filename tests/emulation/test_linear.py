@@ -96,13 +96,7 @@ FULL = 100_000
 """Characters of one piece, as a backend may send an answer that it does not stream."""
 HOSTILE = [
     *("[", "{", "<", "`", "<t", "<|", "[ ", "` ", "\n{", "\n[now(", '\n{"', "`a` ", "```\n", "a<t b", "<function="),
-    *(
-        "<think></think>",
-        "<tool_call>",
-        '\n{"name":"now"}',
-        '<tool_call>\n{"name": "now", "arguments": {',
-        "[TOOL_CALLS]",
-    ),
+    *("<think></think>", "<tool_call>", '\n{"name":"now"}', '<tool_call>\n{"name": "now", "arguments": {', "[TOOL_CALLS]"),
 ]
 
 

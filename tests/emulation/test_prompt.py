@@ -305,9 +305,7 @@ def test_schemas_that_multiply_are_bounded() -> None:
         st.text(max_size=3) | st.integers() | st.none(),
         lambda s: (
             st.lists(s, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(["type", "properties", "items", "required", "enum", "$ref", "anyOf", "x"]), s
-            )
+            | st.dictionaries(st.sampled_from(["type", "properties", "items", "required", "enum", "$ref", "anyOf", "x"]), s)
         ),
         max_leaves=10,
     )

@@ -36,9 +36,7 @@ STOP, LENGTH = chunk({}, "stop"), chunk({}, "length")
 class Stream(WrittenCallReader):
     def __init__(self, of: Offer, said: str, calls_before: int) -> None:
         numbers = count(1)
-        super().__init__(
-            of, lambda: f"call_{next(numbers)}", emulated=True, calls_before=calls_before, text_before=said
-        )
+        super().__init__(of, lambda: f"call_{next(numbers)}", emulated=True, calls_before=calls_before, text_before=said)
         self._splitter = sse.FrameSplitter()
 
     def take(self, data: bytes) -> bytes:
@@ -75,9 +73,7 @@ def deltas(data: bytes) -> list[Any]:
 
 def called(index: int, name: str, arguments: str, number: int | None = None) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
-    return {
-        "tool_calls": [{"index": index, "id": f"call_{number or index + 1}", "type": "function", "function": function}]
-    }
+    return {"tool_calls": [{"index": index, "id": f"call_{number or index + 1}", "type": "function", "function": function}]}
 
 
 PARIS = called(0, "get_weather", '{"city": "Paris"}')

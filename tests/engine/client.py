@@ -58,13 +58,7 @@ def frames_of(raw: bytes) -> tuple[list[dict[str, Any]], int]:
 
 
 def chat(
-    url: str,
-    messages: list[dict[str, Any]],
-    *,
-    stream: bool = False,
-    key: str = "",
-    timeout: float = TIMEOUT,
-    **fields: Any,
+    url: str, messages: list[dict[str, Any]], *, stream: bool = False, key: str = "", timeout: float = TIMEOUT, **fields: Any
 ) -> Answer:
     """Ask the server at `url` (its root) and read the answer to its end; errors are answers too."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -72,9 +66,7 @@ def chat(
     if stream:
         body["stream"] = True
     # `verify=False`: over plain HTTP it only saves reading the system's certificates for every request.
-    reply = httpx.post(
-        url + "/v1/chat/completions", json=body, headers=headers, timeout=timeout, trust_env=False, verify=False
-    )
+    reply = httpx.post(url + "/v1/chat/completions", json=body, headers=headers, timeout=timeout, trust_env=False, verify=False)
     answer = Answer(status=reply.status_code, headers=reply.headers, raw=reply.content)
     if reply.headers.get("content-type", "").startswith("text/event-stream"):
         frames, answer.done = frames_of(reply.content)

@@ -84,9 +84,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def spillway_server(
-    urls: Sequence[str], /, *, log: Path, repeating: bool = False, **settings: Any
-) -> Iterator[Spillway]:
+def spillway_server(urls: Sequence[str], /, *, log: Path, repeating: bool = False, **settings: Any) -> Iterator[Spillway]:
     """Run `python -m proxy serve` on a free port in front of the backends at these URLs.
 
     Settings go by their names in `proxy.core.settings`. Checkpoints are kept in memory unless `store` says otherwise.

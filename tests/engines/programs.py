@@ -22,12 +22,7 @@ TRANSFORMERS = ROOT / ".venv-transformers"
 WALK, ECHO = ModelSpec(mode="walk"), ModelSpec(mode="echo")
 _REVISION = "0" * 40
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "DO_NOT_TRACK": "1"}
-_VLLM = {
-    "VLLM_TARGET_DEVICE": "cpu",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_DO_NOT_TRACK": "1",
-}
+_VLLM = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -145,9 +145,7 @@ def cancel(stage: Stage) -> str:
 SCENES: tuple[Callable[[Stage], str], ...] = (probe, counting, overflow, pause, native, emulated, cancel)
 
 
-def _turn(
-    proxy: Spillway, place: Place, history: list[dict[str, Any]], turn: Any
-) -> tuple[list[dict[str, Any]], Answer]:
+def _turn(proxy: Spillway, place: Place, history: list[dict[str, Any]], turn: Any) -> tuple[list[dict[str, Any]], Answer]:
     history = [*history, user(turn.content)]
     asked = {"model": place.walk, "max_tokens": turn.max_tokens, "stream": turn.stream}
     answer = proxy.chat(history, timeout=SLOW, **asked)

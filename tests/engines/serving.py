@@ -41,9 +41,7 @@ class Server:
 
 
 @contextmanager
-def serving(
-    command: Sequence[str | Path], *, port: int, ready: str, log: Path, env: Mapping[str, str]
-) -> Iterator[Server]:
+def serving(command: Sequence[str | Path], *, port: int, ready: str, log: Path, env: Mapping[str, str]) -> Iterator[Server]:
     """Run `command`, which listens on `port`, until its path `ready` answers with 200.
 
     Raises:

@@ -59,12 +59,7 @@ class HttpFake:
     """Address and port; 0 picks a free one."""
 
     def __init__(
-        self,
-        models: Sequence[FakeModel] | None = None,
-        brain: Brain | None = None,
-        *,
-        window: int = 4096,
-        **options: Any,
+        self, models: Sequence[FakeModel] | None = None, brain: Brain | None = None, *, window: int = 4096, **options: Any
     ) -> None:
         for name, value in options.items():
             if name.startswith("_") or not hasattr(type(self), name):

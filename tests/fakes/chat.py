@@ -142,9 +142,7 @@ class FakeBackend(Intake):
     def whole_choice(self, index: int, message: dict[str, Any], finish: str) -> dict[str, Any]:
         return {"index": index, "message": message, "finish_reason": finish}
 
-    def completion(
-        self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
-    ) -> dict[str, Any]:
+    def completion(self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]) -> dict[str, Any]:
         head = self.envelope(self.head(prompt, "chat.completion"), choices)
         return {**head, "usage": self.usage(prompt, generations)}
 

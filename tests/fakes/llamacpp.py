@@ -299,9 +299,7 @@ class LlamaCppFake(FakeBackend):
         return message
 
     @override
-    def completion(
-        self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
-    ) -> dict[str, Any]:
+    def completion(self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]) -> dict[str, Any]:
         if prompt.echo and prompt.prefix_reasoning:
             message = choices[0]["message"]
             message["reasoning_content"] = prompt.prefix_reasoning + message.get("reasoning_content", "")
@@ -327,8 +325,7 @@ class LlamaCppFake(FakeBackend):
         fresh = prompt.tokens - prompt.cached
         steps = [prompt.cached + fresh * step // PROGRESS_STEPS for step in range(PROGRESS_STEPS + 1)]
         return [
-            {"prompt_progress": {"total": prompt.tokens, "cache": prompt.cached, "processed": at, "time_ms": 1}}
-            for at in steps
+            {"prompt_progress": {"total": prompt.tokens, "cache": prompt.cached, "processed": at, "time_ms": 1}} for at in steps
         ]
 
     @override

@@ -98,13 +98,7 @@ def model_object(model: str, created: int) -> dict[str, Any]:
 def timings(prompt: int, made: int, cached: int = 0) -> dict[str, Any]:
     """`timings` of an answer, in tokens; the milliseconds are made up, one for each token."""
     fresh = prompt - cached
-    return {
-        "cache_n": cached,
-        "prompt_n": fresh,
-        "prompt_ms": float(fresh),
-        "predicted_n": made,
-        "predicted_ms": float(made),
-    }
+    return {"cache_n": cached, "prompt_n": fresh, "prompt_ms": float(fresh), "predicted_n": made, "predicted_ms": float(made)}
 
 
 def _check_message(message: Any, *, vision: bool) -> None:

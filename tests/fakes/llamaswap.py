@@ -180,17 +180,7 @@ class LlamaSwapFake(Forwarding):
 
     async def _tell_of_loading(self, exchange: Exchange, name: str) -> None:
         await exchange.open(200, EVENT_STREAM, [("cache-control", "no-cache")])
-        for text in (
-            "━━━━━",
-            "\n",
-            f"llama-swap loading model: {name}",
-            "\n",
-            ".",
-            "Done! (0.10s)",
-            "\n",
-            "━━━━━",
-            "\n",
-        ):
+        for text in ("━━━━━", "\n", f"llama-swap loading model: {name}", "\n", ".", "Done! (0.10s)", "\n", "━━━━━", "\n"):
             frame = {"choices": [{"delta": {"reasoning_content": text}}]}
             await exchange.write(b"data: " + orjson.dumps(frame) + b"\n\n")
 

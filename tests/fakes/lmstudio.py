@@ -149,9 +149,7 @@ class LmStudioFake(FakeBackend):
     # Answering
 
     @override
-    def completion(
-        self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]
-    ) -> dict[str, Any]:
+    def completion(self, prompt: Prompt, choices: list[dict[str, Any]], generations: Sequence[Generation]) -> dict[str, Any]:
         whole = {**super().completion(prompt, choices, generations), "stats": {}}
         return {**whole, "system_fingerprint": prompt.name}
 

@@ -124,9 +124,7 @@ Brain: TypeAlias = Callable[[Question], Reply]
 class Refused(Exception):
     """The request is answered by an error; `body` is JSON, or bytes sent as they are."""
 
-    def __init__(
-        self, status: int, body: Any, *, overflow: bool = False, headers: Iterable[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, status: int, body: Any, *, overflow: bool = False, headers: Iterable[tuple[str, str]] = ()) -> None:
         super().__init__(status, body)
         self.status = status
         self.body = body

@@ -174,8 +174,7 @@ class OllamaFake(OllamaNative):
     @override
     def overflow(self, prompt: Prompt) -> Refused:
         text = (
-            f"request ({prompt.tokens} tokens) exceeds the available context size ({prompt.window} tokens), "
-            "try increasing it"
+            f"request ({prompt.tokens} tokens) exceeds the available context size ({prompt.window} tokens), try increasing it"
         )
         inner = {"code": 400, "message": text, "type": "exceed_context_size_error"}
         counts = {"n_prompt_tokens": prompt.tokens, "n_ctx": prompt.window}
@@ -280,9 +279,7 @@ def cut_tokens(
     kept_parts: list[str] = []
     at = 0
     for part in pieces:
-        kept_parts.append(
-            "".join(piece for index, piece in enumerate(part, start=at) if index < NUM_KEEP or index >= resume)
-        )
+        kept_parts.append("".join(piece for index, piece in enumerate(part, start=at) if index < NUM_KEEP or index >= resume))
         at += len(part)
     rest = [_remains(message, part) for message, part in zip(messages, kept_parts[1:-1], strict=True)]
     return [message for message in rest if message is not None], kept_parts

@@ -104,13 +104,7 @@ class OllamaNative(FakeBackend):
     async def loaded_list(self, exchange: Exchange) -> None:
         """`GET /api/ps`: effective windows of loaded models."""
         models = [
-            {
-                **_entry(model),
-                "details": _details(),
-                "expires_at": WHEN,
-                **self._sizes(model),
-                **self._loaded_window(model),
-            }
+            {**_entry(model), "details": _details(), "expires_at": WHEN, **self._sizes(model), **self._loaded_window(model)}
             for model in self.models
             if model.loaded
         ]

@@ -30,9 +30,7 @@ async def pace(fake: "HttpFake", generation: Generation, index: int) -> None:
 class ChatStream:
     """Sends one streamed answer."""
 
-    def __init__(
-        self, fake: "FakeBackend", exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]
-    ) -> None:
+    def __init__(self, fake: "FakeBackend", exchange: Exchange, prompt: Prompt, generations: Sequence[Generation]) -> None:
         self._fake, self._exchange, self._prompt = fake, exchange, prompt
         self._generations = generations
         self._head = fake.head(prompt, "chat.completion.chunk")

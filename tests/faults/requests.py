@@ -8,14 +8,11 @@ Json = Any
 
 WORDS = ("alpha", "beta", "path/to/file.py", "42", "größe", "字", "😀", "\u2028", "never", "'quoted'")
 texts = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
-    st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
 )
 long_texts = st.tuples(st.sampled_from(WORDS), st.sampled_from([40, 200, 900])).map(lambda t: f"{t[0]} " * t[1])
 names = st.sampled_from(["read", "write_file", "search", "a", "x" * 64])
-numbers = st.one_of(
-    st.integers(-5, 5), st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30, -(2**63), 1e308, 0.5, -0.0])
-)
+numbers = st.one_of(st.integers(-5, 5), st.sampled_from([2**31, 2**53, 2**63, 2**64, 10**30, -(2**63), 1e308, 0.5, -0.0]))
 junk: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | numbers | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),

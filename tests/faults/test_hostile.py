@@ -55,9 +55,7 @@ class Said(logging.Handler):
         elif self.status == 200 and b'"stream":true' in call.body.replace(b" ", b""):
             call.send(SSE + b"".join(b"data: %b\n\n" % chunk for chunk in self.chunks) + self.end)
         else:
-            head = (
-                b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-            )
+            head = b"HTTP/1.1 %d Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
             call.send(head % (self.status, len(self.whole)) + self.whole)
 
 

@@ -12,17 +12,7 @@ import pytest
 from hypothesis import given
 
 from proxy.core import sse
-from tests.fakes import (
-    FakeBackend,
-    FakeModel,
-    LlamaCppFake,
-    Question,
-    Reply,
-    ToolCall,
-    asks_summary,
-    check_history,
-    summariser,
-)
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, Question, Reply, ToolCall, asks_summary, check_history, summariser
 from tests.faults.requests import valid
 from tests.proxying import Proxy, running_proxy
 

@@ -67,13 +67,7 @@ WHOLE, SINGLY = bytes(CUTS), b"\xff" + bytes(CUTS - 1)
 LONG = {
     "events": [b"data: x\n", b"\n", b"\r", b"\r\n", b": c\n\n", b"data: x\r\r"],
     "chunks": [b"data: {\n", b'data: {"choices": [', b"data: [[", b"\n\n", b'{"choices": '],
-    "streams": [
-        b"data: {\n",
-        b"\n",
-        b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n',
-        b"\r",
-        b"data: [DONE]\n\n",
-    ],
+    "streams": [b"data: {\n", b"\n", b'data: {"choices": [{"delta": {"content": "x"}}]}\n\n', b"\r", b"data: [DONE]\n\n"],
     "calls": [b"<tool_call>", b"```json\n{", b'{"name": "now"', b"[", b"`", b"\n ", b"<function=now><parameter=a>"],
 }
 

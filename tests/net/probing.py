@@ -17,10 +17,7 @@ def lmstudio(window: int | None) -> dict[str, Any]:
     """LM Studio with one model, loaded with `window` tokens or not at all."""
     instances = [] if window is None else [{"id": MODEL, "config": {"context_length": window}}]
     models = [{"key": MODEL, "max_context_length": 131072, "loaded_instances": instances}]
-    return {
-        "/api/v1/models": {"models": models},
-        "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model"}]},
-    }
+    return {"/api/v1/models": {"models": models}, "/v1/models": {"object": "list", "data": [{"id": MODEL, "object": "model"}]}}
 
 
 def vllm(window: int | None) -> dict[str, Any]:

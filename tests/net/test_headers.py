@@ -39,13 +39,7 @@ def test_what_connection_names_stays_too() -> None:
 
 
 def test_a_backends_header_names_are_taken_in_any_case() -> None:
-    pairs = [
-        (b"Connection", b"X-A"),
-        (b"X-A", b"1"),
-        (b"X-Spillway-Fill", b"9"),
-        (b"Set-Cookie", b"a"),
-        (b"Set-Cookie", b"b"),
-    ]
+    pairs = [(b"Connection", b"X-A"), (b"X-A", b"1"), (b"X-Spillway-Fill", b"9"), (b"Set-Cookie", b"a"), (b"Set-Cookie", b"b")]
     assert response_headers(pairs) == [(b"set-cookie", b"a"), (b"set-cookie", b"b")]
     assert response_headers([(b"Content-Length", b"5")], drop=(b"content-length",)) == []
     assert response_headers([(b"Content-Length", b"5")]) == [(b"content-length", b"5")]

@@ -74,9 +74,7 @@ async def test_the_profile_is_the_same_object_while_nothing_changes() -> None:
 # -- what ends it early
 
 
-@pytest.mark.parametrize(
-    ("learned", "then", "expected"), [(6000, 32_768, 32_768), (6000, 8192, 8192), (65_536, 8192, 8192)]
-)
+@pytest.mark.parametrize(("learned", "then", "expected"), [(6000, 32_768, 32_768), (6000, 8192, 8192), (65_536, 8192, 8192)])
 async def test_a_loaded_instance_is_believed_over_any_error(learned: int, then: int, expected: int) -> None:
     bench = await taught(lmstudio(None), "window", learned)
     assert await bench.window() == learned

@@ -58,10 +58,7 @@ def readiness(*servers: Server, clock: Callable[[], float] | None = None, patien
 
 @pytest.mark.parametrize(
     ("status", "answers"),
-    [
-        *((status, True) for status in (200, 401, 405, 429, 500)),
-        *((status, False) for status in (404, 502, 503, 504, 0)),
-    ],
+    [*((status, True) for status in (200, 401, 405, 429, 500)), *((status, False) for status in (404, 502, 503, 504, 0))],
 )
 async def test_any_answer_of_a_server_that_has_models_counts(status: int, answers: bool) -> None:
     assert await readiness(Server(status)).kinds() == {"b1": "vllm" if answers else None}

@@ -41,13 +41,7 @@ def tool(name: str, description: str, **properties: str) -> dict[str, Any]:
 
 TOOLS = [
     tool("weather", "What the weather will be like.", town="Where.", day="When, as 2026-04-30."),
-    tool(
-        "route",
-        "A way between two towns, without motorways.",
-        start="From where.",
-        end="To where.",
-        avoid="What to avoid.",
-    ),
+    tool("route", "A way between two towns, without motorways.", start="From where.", end="To where.", avoid="What to avoid."),
     tool("ferry", "When a ferry goes, and how many bicycles it takes.", landing="Of which landing.", day="When."),
 ]
 
@@ -61,9 +55,7 @@ class Writer(Guide):
             return super().__call__(question)
         told = " ".join(str(message.get("content")) for message in question.messages)
         ways = dict.fromkeys(WAY.findall(told))
-        state = "\n".join(
-            f"- Day {day}: {start} to {end}, {length} km; {sight}" for day, start, end, length, sight in ways
-        )
+        state = "\n".join(f"- Day {day}: {start} to {end}, {length} km; {sight}" for day, start, end, length, sight in ways)
         return Reply(text=SUMMARY.format(state=state))
 
 
@@ -103,10 +95,7 @@ class Scenes:
         gate = Gate(at=260)
         self._fake.delay = 0.02
         self._guide.answer = Reply(text=plan(60), gate=gate)
-        messages = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": "Plan the way back, day by day."},
-        ]
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Plan the way back, day by day."}]
         body = {"model": MODEL.id, "messages": messages, "tools": TOOLS, "stream": True}
         asking = Asking(body, self._proxy.url, "a-key")
         gate.wait_reached(20)

@@ -179,13 +179,7 @@ class Visit:
 
 @contextmanager
 def visiting(
-    browser: Browser,
-    url: str,
-    *,
-    refused: Collection[int] = (),
-    dark: bool = False,
-    phone: bool = False,
-    height: int = 800,
+    browser: Browser, url: str, *, refused: Collection[int] = (), dark: bool = False, phone: bool = False, height: int = 800
 ) -> Iterator[Visit]:
     wide, high = PHONE if phone else (1100, height)
     context = browser.new_context(

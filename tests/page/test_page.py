@@ -89,9 +89,7 @@ def test_a_chosen_theme_holds_against_the_systems_and_is_kept(browser: Browser, 
 
 
 def focused(page: Page) -> str:
-    words: str = page.evaluate(
-        "(document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText).trim()"
-    )
+    words: str = page.evaluate("(document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText).trim()")
     return words
 
 
@@ -141,9 +139,7 @@ def test_what_is_said_aloud(browser: Browser, stage: Stage) -> None:
 
 
 def test_markup_in_what_is_said_stays_text(browser: Browser, stage: Stage) -> None:
-    stage.proxy.chat(
-        {"model": "m", "messages": [{"role": "user", "content": "<img src=x onerror=alert(1)> <b>bold</b>"}]}
-    )
+    stage.proxy.chat({"model": "m", "messages": [{"role": "user", "content": "<img src=x onerror=alert(1)> <b>bold</b>"}]})
     with visiting(browser, stage.proxy.url) as visit:
         page = visit.open("conversations")
         expect(page.get_by_role("link", name="<img src=x onerror=alert(1)>")).to_be_visible()

@@ -161,9 +161,7 @@ def test_a_failed_request_is_red_and_says_why_and_a_client_that_left_is_not(visi
     expect(row).to_contain_text("The last request failed: the prompt does not fit the window.")
     row.get_by_role("link").click()
     turn = page.locator(".turn.trouble")
-    expect(turn).to_contain_text(
-        re.compile(r"Refused: the prompt does not fit the window \([45],\d{3} of 2,048 tokens\)\.")
-    )
+    expect(turn).to_contain_text(re.compile(r"Refused: the prompt does not fit the window \([45],\d{3} of 2,048 tokens\)\."))
     turn.get_by_role("link").click()
     expect(page.get_by_text("Nothing was forwarded.")).to_be_visible()
     asking = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me slowly about the one who left."}]}

@@ -24,9 +24,7 @@ STEPS: dict[str, Any] = {
             for each in (
                 {
                     "role": "assistant",
-                    "tool_calls": [
-                        {"id": f"c{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-                    ],
+                    "tool_calls": [{"id": f"c{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}],
                 },
                 {"role": "tool", "tool_call_id": f"c{n}", "content": f"{n} " + "word and word " * 160},
             )

@@ -26,18 +26,7 @@ from tests.fakes import (
     summariser,
 )
 from tests.fakes.waiting import wait_until
-from tests.pipeline.talk import (
-    MODEL,
-    Talk,
-    ahead,
-    holding,
-    is_summary_call,
-    long_winded,
-    readings,
-    summaries,
-    user,
-    wait_ahead,
-)
+from tests.pipeline.talk import MODEL, Talk, ahead, holding, is_summary_call, long_winded, readings, summaries, user, wait_ahead
 from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
 from tests.wording import COMPACTED
 
@@ -237,10 +226,7 @@ def test_a_turn_that_was_edited_away_is_not_compacted() -> None:
 
 def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
     gate = Gate()
-    with (
-        LlamaCppFake([MODEL], holding(gate)) as fake,
-        running_proxy(fake, **ON, strategy="summarize", grace=0.0) as proxy,
-    ):
+    with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, **ON, strategy="summarize", grace=0.0) as proxy:
         talk = Talk(proxy)
         talk.ask()
         gate.wait_reached(LATER)

@@ -13,10 +13,7 @@ Turns = list[dict[str, Any]]
 HELLO: Turns = [{"role": "user", "content": "hello"}]
 SECOND: Turns = [*HELLO, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "and now?"}]
 DIALECTS: dict[str, tuple[str, Callable[[str, Turns], dict[str, Any]]]] = {
-    "chat": (
-        "/v1/chat/completions",
-        lambda system, turns: {"messages": [{"role": "system", "content": system}, *turns]},
-    ),
+    "chat": ("/v1/chat/completions", lambda system, turns: {"messages": [{"role": "system", "content": system}, *turns]}),
     "responses": ("/v1/responses", lambda system, turns: {"instructions": system, "input": turns}),
     "messages": ("/v1/messages", lambda system, turns: {"max_tokens": 50, "system": system, "messages": turns}),
     "ollama": (

@@ -75,9 +75,7 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
 # -- facts that contradict each other ------------------------------------------------------------------
 
 
-def test_a_learned_window_is_given_up_with_the_first_prompt_that_proves_it_wrong(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_learned_window_is_given_up_with_the_first_prompt_that_proves_it_wrong(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     model = FakeModel("m", 2048)
     with GenericFake([model], summariser(qa())) as fake, running_proxy(fake) as proxy:
@@ -129,9 +127,7 @@ def test_requests_go_on_with_what_is_known_while_probes_stall() -> None:
         ask(proxy, "hello")
         fake.routes["GET /v1/models"] = stalled
         assert [ask(proxy, "hello").headers["x-spillway-window"] for _ in range(3)] == ["4096"] * 3
-        assert (gate.waiting, fake.cancelled) == (2, 0), (
-            "one probe of the list and one of the model, both still under way"
-        )
+        assert (gate.waiting, fake.cancelled) == (2, 0), "one probe of the list and one of the model, both still under way"
         model.window = 8192
         gate.open()
         wait_until(lambda: ask(proxy, "hello").headers["x-spillway-window"] == "8192")

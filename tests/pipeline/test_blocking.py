@@ -117,10 +117,7 @@ def image(size: int) -> dict[str, Any]:
 
 def offered(number: int) -> dict[str, Any]:
     fields = {f"p{field}": {"type": "string", "description": "It. That."} for field in range(6)}
-    return {
-        "type": "function",
-        "function": {"name": f"t{number}", "parameters": {"type": "object", "properties": fields}},
-    }
+    return {"type": "function", "function": {"name": f"t{number}", "parameters": {"type": "object", "properties": fields}}}
 
 
 MB = 10**6
@@ -163,8 +160,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "3 MB of digits": lambda: between(assistant("b"), user("1234567890" * (3 * MB // 10))),
     "16 MB of images": lambda: between(user("") | {"content": [image(4 * MB) for _ in range(4)]}),
     "100 system messages of 64 kB": lambda: chat(
-        [user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"} for n in range(100)]
-        + [user("a")]
+        [user(f"It is 10:{n % 60:02} on day {n}. " + "1,2 of 3 " * 7000) | {"role": "system"} for n in range(100)] + [user("a")]
     ),
     "marks that open": lambda: chat(
         [

@@ -92,13 +92,8 @@ def test_one_credential_never_sees_what_came_from_another() -> None:
 def test_concurrent_requests_share_one_compaction() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa()), prompt_delay=0.1) as fake,
-        running_proxy(fake) as proxy,
-    ):
-        messages = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 150} for n in range(11)
-        ]
+    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa()), prompt_delay=0.1) as fake, running_proxy(fake) as proxy:
+        messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 150} for n in range(11)]
         body = {"model": "m", "messages": messages, "max_tokens": 10}
         with ThreadPoolExecutor(8) as pool:
             answers = list(pool.map(lambda _: proxy.chat(body), range(8)))
@@ -180,9 +175,7 @@ def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -
             fake.models[0].window = 100_000
             proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
             fake.models[0].window = 1024
-        messages = [
-            {"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100} for n in range(15)
-        ]
+        messages = [{"role": "user" if n % 2 == 0 else "assistant", "content": f"{n} " + "word " * 100} for n in range(15)]
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 30, "stream": stream})
         assert answer.status_code == 200
         text = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
@@ -208,9 +201,7 @@ def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -
     with LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         messages: list[dict[str, Any]] = []
         for number in range(200):
-            messages.append(
-                {"role": "user", "content": f"Remember: the code of item{number} is c{number}. " + "word " * 500}
-            )
+            messages.append({"role": "user", "content": f"Remember: the code of item{number} is c{number}. " + "word " * 500})
             messages.append({"role": "assistant", "content": "Noted. " + "word " * 400})
         messages.append({"role": "user", "content": "What is the code of item3?"})
         assert fake.count({"model": "m", "messages": messages}) > 180_000
@@ -254,9 +245,7 @@ RESULTS = {
 @pytest.mark.parametrize("kind", FAKES)
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.rows(4)
-def test_of_a_result_above_the_window_about_half_a_window_stays_however_wrong_its_estimate_was(
-    kind: str, result: str
-) -> None:
+def test_of_a_result_above_the_window_about_half_a_window_stays_however_wrong_its_estimate_was(kind: str, result: str) -> None:
     """Each size has a model of its own, of which nothing is known yet."""
     text, least = RESULTS[result]
     models = {size: FakeModel(f"m{size}", WINDOW) for size in (least, 20.0)}
@@ -297,11 +286,7 @@ def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
     with LlamaCppFake([FakeModel("m", 4096)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Fix every test in the project."}]
         for number in range(60):
-            call = {
-                "id": f"c{number}",
-                "type": "function",
-                "function": {"name": "run", "arguments": f'{{"n": {number}}}'},
-            }
+            call = {"id": f"c{number}", "type": "function", "function": {"name": "run", "arguments": f'{{"n": {number}}}'}}
             messages.append({"role": "assistant", "content": f"Step {number}.", "tool_calls": [call]})
             messages.append(
                 {"role": "tool", "tool_call_id": f"c{number}", "content": f"output {number}\n" + "more text\n" * 60}

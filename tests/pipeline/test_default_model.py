@@ -70,9 +70,7 @@ def test_the_one_that_was_chosen_answers(chosen: tuple[Proxy, FakeBackend], path
 
 
 @every
-def test_where_several_might_be_meant_the_client_is_told_what_to_do(
-    several: tuple[Proxy, FakeBackend], path: str
-) -> None:
+def test_where_several_might_be_meant_the_client_is_told_what_to_do(several: tuple[Proxy, FakeBackend], path: str) -> None:
     proxy, fake = several
     before = len(asked_for(fake))
     told = proxy.client.post(path, json=ASKED[path])

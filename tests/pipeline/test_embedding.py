@@ -80,9 +80,7 @@ def test_what_was_said_in_other_words_is_found(kind: str) -> None:
 
 @pytest.mark.parametrize("loaded", [True, False])
 @pytest.mark.parametrize("kind", ["lmstudio", "ollama", "llamacpp"])
-def test_a_model_that_the_answering_backend_has_loaded_is_used_and_none_is_loaded_for_it(
-    kind: str, loaded: bool
-) -> None:
+def test_a_model_that_the_answering_backend_has_loaded_is_used_and_none_is_loaded_for_it(kind: str, loaded: bool) -> None:
     vectors = FakeModel(MODEL, embedding=True, loaded=loaded)
     options: dict[str, Any] = {"router": True} if kind == "llamacpp" else {}
     both = FAKES[kind]([FakeModel("m", WINDOW), vectors], brain, embedding_of=meaning, **options)

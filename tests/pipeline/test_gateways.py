@@ -57,11 +57,7 @@ def test_a_conversation_through_litellm(provider: str, told: int | None) -> None
     """Where nothing tells the window, the first refusal does, in LiteLLM's words around the server's."""
     kind: type[LlamaCppFake | VllmFake] = LlamaCppFake if provider == "openai" else VllmFake
     server = kind([FakeModel("m", WINDOW)], summariser(always))
-    with (
-        server,
-        behind_litellm(server, "m", provider, max_input_tokens=told) as gateway,
-        running_proxy(gateway) as proxy,
-    ):
+    with server, behind_litellm(server, "m", provider, max_input_tokens=told) as gateway, running_proxy(gateway) as proxy:
         history: list[dict[str, Any]] = []
         for _ in range(TURNS):
             said(proxy, history, "team-model")

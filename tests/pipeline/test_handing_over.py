@@ -197,9 +197,7 @@ def test_one_that_fits_is_sent_as_it_is() -> None:
         assert only.json["tools"]
 
 
-TURNS = [
-    ("Go on. " * 40, f"Remember: the code of c{n} is K-{n}. " + "There is more to be said. " * 30) for n in range(30)
-]
+TURNS = [("Go on. " * 40, f"Remember: the code of c{n} is K-{n}. " + "There is more to be said. " * 30) for n in range(30)]
 
 
 def sent_by(proxy: Proxy, path: str, given: list[dict[str, Any]], *, stream: bool) -> Any:

@@ -67,10 +67,7 @@ def brain(question: Question) -> Reply:
 def step(number: int, words: int) -> list[Message]:
     """Read a report, and say much about it: masking results alone makes no room for that."""
     said = " ".join(f"the customer says {number * 7 + n} went wrong" for n in range(words // 6))
-    return [
-        {**called(number, "read_report", path=f"reports/{number}.txt"), "content": said},
-        tool(number, f"{number}: {said}"),
-    ]
+    return [{**called(number, "read_report", path=f"reports/{number}.txt"), "content": said}, tool(number, f"{number}: {said}")]
 
 
 def asks_summary(question: Question) -> bool:
@@ -94,9 +91,7 @@ def after_steps(messages: list[Message], window: int = 8192, **settings: Any) ->
 
 
 def kept(messages: list[Message]) -> list[str]:
-    return list(
-        kept_texts(results_of(messages), PruneLimits(protect_newest=0, minimum_gain=0, instructions=1000)).values()
-    )
+    return list(kept_texts(results_of(messages), PruneLimits(protect_newest=0, minimum_gain=0, instructions=1000)).values())
 
 
 def count(sent: list[Message], text: str) -> int:
@@ -141,9 +136,7 @@ def test_instructions_that_are_called_again_are_there_once() -> None:
 
 
 def test_of_long_instructions_what_they_demand_stays() -> None:
-    long = "\n".join(
-        (*(f"It is good to know that case {n} came up in spring and was closed soon." for n in range(300)), TEXT)
-    )
+    long = "\n".join((*(f"It is good to know that case {n} came up in spring and was closed soon." for n in range(300)), TEXT))
     sent = after_steps([user(TASK), *brought("skill", long, name="replies")])
     assert all(count(sent, each) >= 1 for each in SENTENCES[:2])  # a passage with them may be recalled as well
     assert count(sent, "Call skill again where you need them.]") == 1
@@ -194,21 +187,14 @@ def test_what_brings_none_is_shortened_like_the_rest(name: str, arguments: dict[
 
 
 def test_parts_of_a_file_are_kept_beside_each_other_until_all_of_it_is_read() -> None:
-    parts = [
-        *brought("read", "Sign with QX.", path="AGENTS.md", offset=1),
-        *brought("read", TEXT, path="AGENTS.md", offset=9),
-    ]
+    parts = [*brought("read", "Sign with QX.", path="AGENTS.md", offset=1), *brought("read", TEXT, path="AGENTS.md", offset=9)]
     assert kept(parts) == ["Sign with QX.", TEXT]
     assert kept([*parts, *brought("bash", "All of it.", command="cat AGENTS.md")]) == ["All of it."]
 
 
 def test_what_a_skill_demands_is_no_rule_of_the_user() -> None:
     command = "<command-message>replies is running…</command-message>\n<command-name>/replies</command-name>"
-    typed = user(
-        f"{command}\n\nBase directory for this skill: {PLACE}\n\n{TEXT}\n\nARGUMENTS: You must never write to Ann."
-    )
-    assert (
-        constraints([FORMS["claude"][-1], typed], limit=1000) == []
-    )  # nor are its arguments, which a program put there
+    typed = user(f"{command}\n\nBase directory for this skill: {PLACE}\n\n{TEXT}\n\nARGUMENTS: You must never write to Ann.")
+    assert constraints([FORMS["claude"][-1], typed], limit=1000) == []  # nor are its arguments, which a program put there
     assert not is_user(FORMS["claude"][-1])
     assert is_user(typed)

@@ -19,11 +19,7 @@ def printed(step: int, lines: int = 120) -> str:
 
 
 def called(step: int, output: str, name: str = "bash") -> list[dict[str, Any]]:
-    made = {
-        "id": f"c{step}",
-        "type": "function",
-        "function": {"name": name, "arguments": f'{{"command": "run {step}"}}'},
-    }
+    made = {"id": f"c{step}", "type": "function", "function": {"name": name, "arguments": f'{{"command": "run {step}"}}'}}
     return [
         {"role": "assistant", "content": None, "tool_calls": [made]},
         {"role": "tool", "tool_call_id": f"c{step}", "content": output},
@@ -42,10 +38,7 @@ def brain(question: Question) -> Reply:
 
 @contextmanager
 def staged(**settings: Any) -> Iterator[tuple[FakeBackend, Proxy]]:
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake,
-        running_proxy(fake, **{"policy": "local", **settings}) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", WINDOW)], brain) as fake, running_proxy(fake, **{"policy": "local", **settings}) as proxy:
         yield fake, proxy
 
 

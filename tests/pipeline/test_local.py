@@ -109,12 +109,7 @@ def test_rules_environment_names_and_guides_are_kept_word_for_word() -> None:
         system, user = fake.chats()[-1].json["messages"]
     assert user == TASK
     assert system["role"] == "system"
-    for kept in (
-        *RULES_OF_AGENT,
-        *ENVIRONMENT,
-        "release-notes",
-        "Instructions from: /home/me/work/AGENTS.md\nUse tabs.",
-    ):
+    for kept in (*RULES_OF_AGENT, *ENVIRONMENT, "release-notes", "Instructions from: /home/me/work/AGENTS.md\nUse tabs."):
         assert system["content"].count(kept) == 1, kept
     assert system["content"].startswith("You are crafter, a coding agent ")
     assert "2+2" not in system["content"]

@@ -98,9 +98,7 @@ def test_a_model_goes_by_the_name_that_its_backend_knows(encoding: str) -> None:
         (LlamaCppFake, "/llm", "no backend lists any model. `spillway check` says what to do."),
     ],
 )
-def test_where_no_backend_lists_a_model_the_answer_names_the_nearest(
-    kind: type[FakeBackend], path: str, says: str
-) -> None:
+def test_where_no_backend_lists_a_model_the_answer_names_the_nearest(kind: type[FakeBackend], path: str, says: str) -> None:
     with kind([SHARED]) as fake, running_proxy(BackendSetting(url=fake.url + path)) as proxy:
         refused = proxy.chat({"model": "sharde", "messages": [{"role": "user", "content": "hi"}]})
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")

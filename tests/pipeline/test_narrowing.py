@@ -53,9 +53,7 @@ def system(text: str) -> dict[str, str]:
             ["system_prompt"],
             id="a long system prompt, under the local policy",
         ),
-        pytest.param(
-            {"messages": [HI], "tools": TOOLS[:7]}, 512, "local", ["tools", "newest_turn"], ["tools"], id="tools"
-        ),
+        pytest.param({"messages": [HI], "tools": TOOLS[:7]}, 512, "local", ["tools", "newest_turn"], ["tools"], id="tools"),
         pytest.param(
             {"messages": [{**HI, "content": "word " * 60_000}]},
             4096,
@@ -128,9 +126,7 @@ def test_the_refusal_begins_as_each_dialect_has_it(path: str, body: dict[str, An
         message = answer.json()["error"]["message"]
         tokens = message.partition("resulted in ")[2].split()[0]
         assert answer.status_code == 400
-        assert message.startswith(
-            first.format(tokens) + "This model's maximum context length is 2048 tokens. However, "
-        )
+        assert message.startswith(first.format(tokens) + "This model's maximum context length is 2048 tokens. However, ")
 
 
 def test_a_backend_that_refuses_what_seems_to_fit_has_the_last_word() -> None:

@@ -59,9 +59,7 @@ def test_what_would_be_done_and_what_was_lost_is_said(
         assert answer.content == bytes(sent.sent) or answer.headers.get("content-encoding")
         said = observed(proxy)
         assert (said["would"], said["lost"], said["action"]) == (would, lost, "observed")
-        assert any(
-            f'lost="{lost}",model="m",would="{would}"' in each for each in metric(proxy, "spillway_observed_total")
-        )
+        assert any(f'lost="{lost}",model="m",would="{would}"' in each for each in metric(proxy, "spillway_observed_total"))
 
 
 def test_what_would_only_be_changed_is_said_too() -> None:

@@ -244,10 +244,7 @@ def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:
 
 
 def test_what_is_passed_on_or_turned_away_has_an_outcome_too() -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi"])) as fake,
-        running_proxy(fake, api_keys=("k",), allow=("metrics",)) as proxy,
-    ):
+    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake, api_keys=("k",), allow=("metrics",)) as proxy:
         assert proxy.chat(ONE).status_code == 401
         passed = proxy.chat(ONE, authorization="Bearer k", **{"x-spillway-bypass": "1"})
         assert passed.status_code == 200

@@ -72,8 +72,7 @@ def test_tools_on_a_diet_say_in_a_sentence_what_they_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "count", "shortened"),
-    [("auto", 2, False), ("auto", 36, True), ("local", 2, True), ("standard", 36, False)],
+    ("policy", "count", "shortened"), [("auto", 2, False), ("auto", 36, True), ("local", 2, True), ("standard", 36, False)]
 )
 def test_when_tools_go_on_a_diet(policy: str, count: int, shortened: bool) -> None:
     body = {"model": "m", "messages": HELLO, "tools": [tool(n) for n in range(count)], "max_tokens": 9}
@@ -92,10 +91,7 @@ def test_only_tools_on_the_list_are_offered() -> None:
         "tools": [tool(1), tool(2), tool(11)],
         "tool_choice": {"type": "function", "function": {"name": "tool_2"}},
     }
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake,
-        running_proxy(fake, tools_allowed=("tool_1*",)) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake, running_proxy(fake, tools_allowed=("tool_1*",)) as proxy:
         assert proxy.chat(body).status_code == 200
         assert proxy.chat({**body, "tools": [tool(2)], "parallel_tool_calls": True}).status_code == 200
         first, second = (chat.json for chat in fake.chats())

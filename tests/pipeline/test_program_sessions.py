@@ -22,9 +22,7 @@ TOOL = {
     "properties": {"command": {"type": "string", "description": "What to run, as it is typed."}},
     "required": ["command"],
 }
-AS_TEXT = (
-    "<tool_result tool_name='execute_command' success='true'><message>ok</message><content>{}</content></tool_result>"
-)
+AS_TEXT = "<tool_result tool_name='execute_command' success='true'><message>ok</message><content>{}</content></tool_result>"
 
 
 def user(text: str) -> Message:
@@ -62,9 +60,7 @@ OPENINGS: dict[str, list[Message]] = {
     ],
     "opencode": [system(f"{PROMPT['content']}\nInstructions from: AGENTS.md\n{RULE}"), user(f'"{TASK}"')],
     "auto-coder": [
-        user(
-            "You call tools as text, one at a time.\n" + "<read_file><path>the file to read</path></read_file>\n" * 90
-        ),
+        user("You call tools as text, one at a time.\n" + "<read_file><path>the file to read</path></read_file>\n" * 90),
         said("I understand."),
         user(f"Custom Rules, which must always be followed:\n{RULE}"),
         said("I will."),
@@ -106,9 +102,7 @@ def tools(name: str) -> dict[str, Any]:
 
 def brain(question: Question) -> Reply:
     if asks_summary(question):
-        return Reply(
-            text=f"The agent renames timeout_ms to deadline, from {FILE} on, and read the modules in src one by one."
-        )
+        return Reply(text=f"The agent renames timeout_ms to deadline, from {FILE} on, and read the modules in src one by one.")
     return Reply(text="I go on with the next one.")
 
 
@@ -117,9 +111,7 @@ def brain(question: Question) -> Reply:
 def test_task_rules_and_files_outlast_a_long_session(program: str) -> None:
     """Two tasks of many steps each; every reduction comes down to the target, and no further than that asks for."""
     window, stepped = 8192, as_text if program == "auto-coder" else native
-    result = "\n".join(
-        f"line {n} of the module reads the limit {n * 7} from the settings" for n in range(window // 320)
-    )
+    result = "\n".join(f"line {n} of the module reads the limit {n * 7} from the settings" for n in range(window // 320))
     messages, fills, number = list(OPENINGS[program]), [], 0
     with LlamaCppFake([FakeModel("m", window)], brain) as fake, running_proxy(fake) as proxy:
         for task in (TASK, NEXT):

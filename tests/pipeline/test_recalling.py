@@ -173,9 +173,7 @@ def test_a_tool_loop_sees_the_same_block_on_every_step() -> None:
 def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_is_shortened() -> None:
     """Else a loop's prompt is read anew to take it out, and once more on the next step."""
     with staged() as (fake, proxy):
-        told = " ".join(
-            f"{FACT} Number {n} of Mathilda animals eats {THINGS[n]} and {THINGS[n + 1]}." for n in range(9)
-        )
+        told = " ".join(f"{FACT} Number {n} of Mathilda animals eats {THINGS[n]} and {THINGS[n + 1]}." for n in range(9))
         messages = [{**each, "content": told} if each["content"] == FACT else each for each in long_chat()]
         actions = [ask(proxy, messages).headers["x-spillway-action"]]
         for number in range(9):
@@ -297,9 +295,7 @@ async def exported(url: str) -> list[Checkpoint]:
 def test_one_credential_never_gets_what_another_said() -> None:
     with staged() as (fake, proxy):
         ask(proxy, long_chat())
-        others = [
-            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps quiet."} for m in long_chat()
-        ]
+        others = [m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps quiet."} for m in long_chat()]
         answer = proxy.chat({"model": "m", "messages": others}, authorization="Bearer other")
         assert answer.status_code == 200
         assert "Pim" not in str(prompts(fake)[-1])

@@ -75,17 +75,13 @@ class Stand:
         return int(min(self.budget.due - estimate.tokens, self.budget.limit - estimate.upper))
 
 
-async def recalled(
-    recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any
-) -> Self:
+async def recalled(recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any) -> Self:
     job = await Stand(meter, messages, covered, **given).start()
     await recaller.enrich(job)  # type: ignore[arg-type]
     return job
 
 
-WORDS = st.sampled_from(
-    [*THINGS, "Mathilda", "hedgehogs", "Leipzig", "?", ".", "src/a.py", "May 4th", RECALLED_END, "字典"]
-)
+WORDS = st.sampled_from([*THINGS, "Mathilda", "hedgehogs", "Leipzig", "?", ".", "src/a.py", "May 4th", RECALLED_END, "字典"])
 TEXTS = st.lists(WORDS, min_size=1, max_size=30).map(" ".join)
 HISTORIES = st.lists(TEXTS, min_size=6, max_size=40)
 

@@ -23,14 +23,13 @@ CHAT, RESPONSES, MESSAGES, OLLAMA = PATHS
 LONG = [
     each
     for n in range(12)
-    for each in (
-        user(f"Question {n}: " + f"tell me about harbour {n} and its cranes. " * 12),
-        assistant("It is old. " * 60),
-    )
+    for each in (user(f"Question {n}: " + f"tell me about harbour {n} and its cranes. " * 12), assistant("It is old. " * 60))
 ]
 WORDS = "request exceeds the available context size. try increasing the context size or enable context shift"
 KEEP = "The number of tokens to keep from the initial prompt is greater than the context length. Try to load the model with a larger context length, or provide a shorter input"
-ANTHROPIC = "input length and `max_tokens` exceed context limit: 2758 + 200 > 2048, decrease input length or `max_tokens` and try again"
+ANTHROPIC = (
+    "input length and `max_tokens` exceed context limit: 2758 + 200 > 2048, decrease input length or `max_tokens` and try again"
+)
 
 
 def refused(error: Any, **beside: Any) -> bytes:
@@ -94,13 +93,9 @@ def as_sent(path: str, messages: list[Message]) -> list[dict[str, Any]]:
         wanted, text = each.get("tool_call_id"), each["content"]
         if path == RESPONSES:
             made = [{"type": "function_call", "call_id": id_, **function} for id_, function in calls]
-            sent += made or (
-                [{"type": "function_call_output", "call_id": wanted, "output": text}] if wanted else [each]
-            )
+            sent += made or ([{"type": "function_call_output", "call_id": wanted, "output": text}] if wanted else [each])
         elif path == MESSAGES:
-            blocks = [
-                {"type": "tool_use", "id": id_, "name": f["name"], "input": loads(f["arguments"])} for id_, f in calls
-            ]
+            blocks = [{"type": "tool_use", "id": id_, "name": f["name"], "input": loads(f["arguments"])} for id_, f in calls]
             result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": wanted, "content": text}]}
             sent.append(result if wanted else {**each, "content": blocks or text} if calls else each)
             sent[-1].pop("tool_calls", None)
@@ -132,12 +127,8 @@ class Report:
 
 
 TOOLS = ("read_file", "insert_edit_into_file", "grep")
-LEAK = (
-    "Let me read it.\n<tool_call> <function=read_file> <parameter=path> /a/b.md </parameter> </function> </tool_call>"
-)
-FUNCTIONS = "\n".join(
-    f"{n}: def fn_{n}(value): return value + {n}  # of the harbour and its cranes" for n in range(1500)
-)
+LEAK = "Let me read it.\n<tool_call> <function=read_file> <parameter=path> /a/b.md </parameter> </function> </tool_call>"
+FUNCTIONS = "\n".join(f"{n}: def fn_{n}(value): return value + {n}  # of the harbour and its cranes" for n in range(1500))
 TOTAL = "def closing_total(rows): return sum(r.net for r in rows) * VAT_2019"
 WEIGHTS = "{" + ",".join(f'"w{n}":{n * 0.37:.4f}' for n in range(60_000)) + "}"
 USED = "[Used tools: Tool: find_slots, Input: {{}}, Result: {}] There is room at nine."
@@ -217,8 +208,4 @@ def offered(path: str) -> dict[str, Any]:
     if path == MESSAGES:
         return {"tools": [{"name": each["name"], "input_schema": schema} for each in functions]}
     flat = path == RESPONSES
-    return {
-        "tools": [
-            {"type": "function", **each} if flat else {"type": "function", "function": each} for each in functions
-        ]
-    }
+    return {"tools": [{"type": "function", **each} if flat else {"type": "function", "function": each} for each in functions]}

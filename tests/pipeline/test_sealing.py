@@ -54,8 +54,5 @@ async def test_what_was_sealed_while_the_store_was_lost_still_opens() -> None:
 
 
 async def test_large_values_are_sealed_and_opened() -> None:
-    sealer, value = (
-        state_of(open_with("memory://", HandClock())),
-        {"said": "hello " * 50_000, "n": list(range(50_000))},
-    )
+    sealer, value = (state_of(open_with("memory://", HandClock())), {"said": "hello " * 50_000, "n": list(range(50_000))})
     assert await sealer.open("me", await sealer.seal("me", value)) == value

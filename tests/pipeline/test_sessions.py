@@ -8,11 +8,7 @@ from tests.fakes.brains import asks_summary
 from tests.proxying import running_proxy
 
 WINDOW = 8192
-FILE = (
-    "I have added this file.\n\nsrc/shop.py\n```\n"
-    + "".join(f"def f{n}(x): return x*{n}\n" for n in range(110))
-    + "```\n"
-)
+FILE = "I have added this file.\n\nsrc/shop.py\n```\n" + "".join(f"def f{n}(x): return x*{n}\n" for n in range(110)) + "```\n"
 MAP = "Summaries of other files:\n" + "".join(f"lib/mod{n}.py:\n│def run{n}(x)\n" for n in range(70))
 OPENING = [
     {"role": "system", "content": "Act as an expert developer. " * 20},
@@ -35,9 +31,7 @@ TOOLS = [
 
 def brain(question: Question) -> Reply:
     if asks_summary(question):
-        return Reply(
-            text="The user gave prices of goods, turn by turn; each time the assistant told what it made of them."
-        )
+        return Reply(text="The user gave prices of goods, turn by turn; each time the assistant told what it made of them.")
     return Reply(text="Done as you said.")
 
 

@@ -102,9 +102,7 @@ def test_a_stream_tells_in_its_usage_and_the_log_what_was_repeated_and_reused(ca
         assert repeated > 30
         assert usage.json["stream"] is True
         told = f" repeated={repeated} "
-        wait_until(
-            lambda: any(told in (line := each.getMessage()) and " reused=" in line for each in caplog.records), 20
-        )
+        wait_until(lambda: any(told in (line := each.getMessage()) and " reused=" in line for each in caplog.records), 20)
         assert metrics(proxy, "repeated_tokens")[""] == repeated
         assert metrics(proxy, "reused_tokens")[""] > 0
         assert metrics(proxy, "prompt_tokens")[""] > repeated

@@ -145,9 +145,7 @@ def test_what_was_shortened_says_that_the_tool_can_be_called_again(served: tuple
     assert sent.endswith(HINT)
 
 
-DOCUMENT = "\n".join(
-    f"Paragraph {n} of the handbook says that {n * 7} boxes are kept in hall {n % 9}." for n in range(24)
-)
+DOCUMENT = "\n".join(f"Paragraph {n} of the handbook says that {n * 7} boxes are kept in hall {n % 9}." for n in range(24))
 
 
 @pytest.mark.parametrize("form", ["block", "part"])
@@ -206,11 +204,7 @@ def test_a_prompt_is_kept_below_so_many_tokens_in_a_large_window() -> None:
         assert few.headers["x-spillway-action"] == "forwarded"
         (backend,) = proxy.client.get("/spillway/models").json()["backends"]
         effective = backend["models"]["m"]["effective"]
-        assert (effective["strategy"], effective["trigger_tokens"], effective["target_tokens"]) == (
-            "truncate",
-            1500,
-            900,
-        )
+        assert (effective["strategy"], effective["trigger_tokens"], effective["target_tokens"]) == ("truncate", 1500, 900)
         (listed,) = proxy.client.get("/v1/models").json()["data"]
         assert listed["spillway"]["trigger"] == round(1500 / 32_768, 4)
         explained = proxy.client.post("/spillway/explain", json={"model": "m", "messages": messages}).json()

@@ -19,8 +19,7 @@ LISTED = {"object": "list", "data": [{"id": name, "object": "model"} for name in
 
 def history(turns: int = 12) -> list[dict[str, Any]]:
     said = [
-        {"role": "assistant" if n % 2 else "user", "content": f"Turn {n}. " + "many words of it " * 40}
-        for n in range(turns)
+        {"role": "assistant" if n % 2 else "user", "content": f"Turn {n}. " + "many words of it " * 40} for n in range(turns)
     ]
     return [*said, {"role": "user", "content": "and now?"}]
 

@@ -14,9 +14,7 @@ WINDOW = 16_384
 
 
 def reports(prompt_tokens: Callable[[Question], int]) -> Callable[[Question], Reply]:
-    return lambda question: Reply(
-        text="Noted.", usage={"prompt_tokens": prompt_tokens(question), "completion_tokens": 2}
-    )
+    return lambda question: Reply(text="Noted.", usage={"prompt_tokens": prompt_tokens(question), "completion_tokens": 2})
 
 
 def chat(proxy: Proxy, messages: list[dict[str, Any]], key: str = "one") -> httpx.Response:

@@ -98,10 +98,7 @@ def note(number: int, size: int) -> str:
 def test_pasted_notes_are_summarised_before_any_is_cut(sizes: tuple[int, ...], cut: bool, stream: bool) -> None:
     messages: list[dict[str, Any]] = []
     for number, size in enumerate(sizes):
-        messages += [
-            {"role": "user", "content": note(number, size)},
-            {"role": "assistant", "content": "Noted, I will."},
-        ]
+        messages += [{"role": "user", "content": note(number, size)}, {"role": "assistant", "content": "Noted, I will."}]
     ask = {"role": "user", "content": "What do I have to pay in town 12?"}
     with LlamaCppFake([FakeModel("m", 4096)], brain) as fake, running_proxy(fake) as proxy:
         while fake.count({"model": "m", "messages": [*messages, ask]}) < 0.82 * 4096:

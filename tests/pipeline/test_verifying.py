@@ -141,10 +141,7 @@ def test_a_model_that_loops_is_stopped_while_it_does(field: str) -> None:
 
 def test_one_that_does_not_keep_the_bound_is_cut_and_used() -> None:
     long = f"{GOOD} " + " ".join(f"Then they spoke of thing {n}, which is another matter." for n in range(400))
-    frames = [
-        f'data: {{"choices": [{{"index": 0, "delta": {{"content": " {word}"}}}}]}}\n\n'.encode()
-        for word in long.split()
-    ]
+    frames = [f'data: {{"choices": [{{"index": 0, "delta": {{"content": " {word}"}}}}]}}\n\n'.encode() for word in long.split()]
     reply = Reply(raw=[*frames, b"data: [DONE]\n\n"])
     with LlamaCppFake([FakeModel("m", 2048)], summarises(reply)) as fake, running_proxy(fake) as proxy:
         assert chat(proxy).json()["usage"]["spillway"]["summary"] == "written"

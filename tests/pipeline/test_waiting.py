@@ -64,9 +64,7 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
 
 @pytest.mark.parametrize(("form", "keys"), [("auto", ()), ("content", ()), ("content", ("a-key-12345",))])
 def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str, keys: tuple[str, ...]) -> None:
-    told = re.compile(
-        r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)(: http://\S+/#/r/\w+)?"
-    )
+    told = re.compile(r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)(: http://\S+/#/r/\w+)?")
     with (
         LlamaCppFake([MODEL], summariser(qa())) as fake,
         running_proxy(fake, **AUTO, status=(form,), api_keys=keys, allow=("metrics",)) as proxy,
@@ -110,9 +108,7 @@ def test_it_waits_no_longer_than_the_user_says(seconds: float) -> None:
     with LlamaCppFake([MODEL], holding(gate)) as fake, running_proxy(fake, ahead="off", summary_wait=seconds) as proxy:
         talk = Talk(proxy, turns=9)
         assert talk.ask().headers["x-spillway-action"] == "compacted"
-        wait_until(
-            lambda: fake.cancelled == len(summaries(fake)) <= bool(seconds)
-        )  # on a busy machine none gets there in time
+        wait_until(lambda: fake.cancelled == len(summaries(fake)) <= bool(seconds))  # on a busy machine none gets there in time
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -136,10 +132,7 @@ def test_a_remote_summary_is_paid_for_once(slow: bool, monkeypatch: pytest.Monke
 
 def test_a_pause_waits_for_no_summary() -> None:
     gate = Gate()
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], holding(gate, walk(last=900))) as fake,
-        running_proxy(fake, **AUTO) as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 1024)], holding(gate, walk(last=900))) as fake, running_proxy(fake, **AUTO) as proxy:
         body = {"model": "m", "messages": [{"role": "user", "content": "Count."}], "stream": True}
         seen = read_stream(proxy.chat(body).content)
         assert seen.text.endswith("w900")

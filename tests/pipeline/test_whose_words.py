@@ -45,18 +45,13 @@ def test_only_what_was_typed_is_carried_as_a_rule(carrier: str, strategy: str) -
     compactions = turn = 0
     sent: list[dict[str, Any]] = []
     blocks: list[dict[str, Any]] = []
-    with (
-        LlamaCppFake([FakeModel("m", 4096)], brain) as fake,
-        running_proxy(fake, strategy=strategy, ahead="off") as proxy,
-    ):
+    with LlamaCppFake([FakeModel("m", 4096)], brain) as fake, running_proxy(fake, strategy=strategy, ahead="off") as proxy:
         while compactions < 3:
             messages += talk(turn := turn + 1)
             answer = proxy.chat({"model": "m", "messages": [*messages, {"role": "user", "content": "And now?"}]})
             assert answer.status_code == 200, answer.text
             compactions += answer.headers["x-spillway-action"] == "compacted"
-            sent = [each for each in fake.chats() if not asks_summary(Question(each.json["messages"]))][-1].json[
-                "messages"
-            ]
+            sent = [each for each in fake.chats() if not asks_summary(Question(each.json["messages"]))][-1].json["messages"]
             blocks = [message for message in sent if text_of(message).startswith(OPEN)]
             told = [line for b in blocks for line in (*carried_rules(b), *section(b, QUOTES), *section(b, MORE_QUOTES))]
             assert EVIL not in told

@@ -8,18 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.recall.passages import passages_of, spoken_text
-from proxy.recall.ranking import (
-    _AFTER,
-    _AROUND,
-    _BEFORE,
-    _REACH,
-    Passage,
-    _with_context,
-    choose,
-    query_of,
-    rank,
-    within,
-)
+from proxy.recall.ranking import _AFTER, _AROUND, _BEFORE, _REACH, Passage, _with_context, choose, query_of, rank, within
 
 FACTS = Path(__file__).parent / "facts.txt"
 THINGS = [
@@ -139,9 +128,7 @@ def planted() -> Iterator[Any]:
     lines = [line for line in FACTS.read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     for *facts, others in zip(lines[::3], lines[1::3], lines[2::3], strict=True):
         said = others.removeprefix("- ").split("|")
-        chat = [
-            {"role": ("user", "assistant")[n % 2], "content": f"{said[n * 3 % 5]} {said[n % 4]}"} for n in range(60)
-        ]
+        chat = [{"role": ("user", "assistant")[n % 2], "content": f"{said[n * 3 % 5]} {said[n % 4]}"} for n in range(60)]
         told = [fact.partition(": ")[2].split(" | ") for fact in facts]
         chat[20:20] = [{"role": "user", "content": fact} for fact, _ in told]
         for number, (fact, question) in enumerate(told):
@@ -202,10 +189,7 @@ def test_a_request_needs_no_question_mark(text: str) -> None:
 
 
 def test_a_piece_of_a_long_answer_gives_way_to_a_message() -> None:
-    advice = {
-        "role": "assistant",
-        "content": "\n".join(f"Mind hedgehogs, sister and Leipzig {n}." * 9 for n in range(9)),
-    }
+    advice = {"role": "assistant", "content": "\n".join(f"Mind hedgehogs, sister and Leipzig {n}." * 9 for n in range(9))}
     found = recalled([*talk(60), advice, FACT, *talk(60)], "Which animals does my sister keep in Leipzig?", lost=100)
     assert found[0].text == FACT["content"]
 
@@ -214,9 +198,7 @@ def test_a_piece_of_a_long_answer_that_has_all_of_a_question_comes_first() -> No
     lines = [f"Mind the garden and the {thing}, and plan a day for it. " * 5 for thing in THINGS]
     lines[6] += "For Mathilda I suggest the Brehm cage."
     advice = {"role": "assistant", "content": "\n".join(lines)}
-    found = recalled(
-        [*talk(60), advice, *talk(20), FACT, *talk(60)], "Which cage was suggested for Mathilda?", lost=100
-    )
+    found = recalled([*talk(60), advice, *talk(20), FACT, *talk(60)], "Which cage was suggested for Mathilda?", lost=100)
     assert "Brehm" in found[0].text
 
 
@@ -232,9 +214,7 @@ def test_a_value_that_was_replaced_stays_out_where_the_new_one_is_in_the_prompt(
 def test_the_value_that_holds_stands_last_though_it_is_in_the_prompt() -> None:
     """Where the turn says more than its question, a passage with words of that is recalled."""
     walk = "The weather was nice, and we went for a walk by the river."
-    old, new = (
-        {"role": "user", "content": f"The code of item2 is {text}"} for text in (f"red2. {walk}", "blue13 now.")
-    )
+    old, new = ({"role": "user", "content": f"The code of item2 is {text}"} for text in (f"red2. {walk}", "blue13 now."))
     found = recalled([*talk(60), old, *talk(40), new, *talk(2)], f"What is the code of item2? {walk}", lost=100)
     assert [(each.text, each.later) for each in found[:2]] == [(new["content"], True), (old["content"], False)]
 
@@ -267,14 +247,8 @@ def test_of_a_long_passage_the_sentence_that_answers_comes_where_there_is_no_mor
     ("question", "statements"),
     [
         ("On what day do we leave?", "We leave on 12 May.|We only leave on 19 May.|Departure is 21 May!"),
-        (
-            "What is the deposit?",
-            "The deposit for that hall is 300.|The hall smells of paint.|They want 350 for the hall!",
-        ),
-        (
-            "What is the deposit?",
-            "The deposit for that hall is 300.|They want 350 for the hall!|The hall smells of paint.",
-        ),
+        ("What is the deposit?", "The deposit for that hall is 300.|The hall smells of paint.|They want 350 for the hall!"),
+        ("What is the deposit?", "The deposit for that hall is 300.|They want 350 for the hall!|The hall smells of paint."),
     ],
 )
 def test_a_value_comes_with_a_later_one_of_its_kind(question: str, statements: str) -> None:

@@ -95,9 +95,7 @@ def test_a_guide_that_has_room_stays(form: Any, tokens: int | None) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @given(
-    lines=st.lists(
-        st.sampled_from(["", "# Head", "A line. " * 9, "NEVER do it.", "```", "`run`", "行く川" * 30]), max_size=90
-    ),
+    lines=st.lists(st.sampled_from(["", "# Head", "A line. " * 9, "NEVER do it.", "```", "`run`", "行く川" * 30]), max_size=90),
     tokens=st.integers(0, 500),
 )
 def test_a_guide_within_bounds_stays_within_them(form: Any, lines: list[str], tokens: int) -> None:

@@ -155,8 +155,7 @@ def test_which_family_demands_what(model: str, rules: RepairRules) -> None:
 def test_neighbours_of_one_role_are_joined() -> None:
     parts = [{"type": "text", "text": "two"}]
     done, kinds = mended(
-        [user("one"), user("1b"), assistant("x"), assistant("y"), {"role": "user", "content": parts}, user("three")],
-        STRICT,
+        [user("one"), user("1b"), assistant("x"), assistant("y"), {"role": "user", "content": parts}, user("three")], STRICT
     )
     assert kinds == ["alternation"]
     assert [m["role"] for m in done] == ["user", "assistant", "user"]
@@ -210,9 +209,7 @@ def test_whatever_comes_is_valid_afterwards(messages: list[Message], rules: Repa
 
 
 @given(any_history, any_history, any_rules)
-def test_a_longer_history_is_repaired_in_the_same_way(
-    messages: list[Message], more: list[Message], rules: RepairRules
-) -> None:
+def test_a_longer_history_is_repaired_in_the_same_way(messages: list[Message], more: list[Message], rules: RepairRules) -> None:
     messages = [SYSTEM, user("start"), *messages]
     short, kinds = mended(messages, rules)
     longer, _ = mended([*messages, *more], rules)

@@ -100,9 +100,7 @@ class RedisServer:
     def start(self) -> None:
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder)]
         nothing_kept = ["--save", "", "--appendonly", "no", "--loglevel", "warning"]
-        self._process = subprocess.Popen(
-            ["redis-server", *where, *nothing_kept, *self._options], stdout=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(["redis-server", *where, *nothing_kept, *self._options], stdout=subprocess.DEVNULL)
         wait_until(self._answers, timeout=20)
 
     def age(self, seconds: float) -> None:

@@ -110,9 +110,7 @@ async def test_rows_of_another_version_are_ignored(driver: Troubled, store: Stor
     assert store.healthy
 
 
-async def test_claims_hold_within_the_process_while_the_database_is_out_of_reach(
-    driver: Troubled, store: Store
-) -> None:
+async def test_claims_hold_within_the_process_while_the_database_is_out_of_reach(driver: Troubled, store: Store) -> None:
     driver.reads = OSError()
     await finds(store, 1)
     async with store.claim("key", 60):

@@ -121,9 +121,7 @@ async def test_a_claim_whose_process_died_is_free_when_its_lease_ends(shared: Re
             assert 0 < client.pttl("spillway:cl:key") <= 1000 * LEASE
 
 
-async def test_a_claim_that_is_waited_for_no_longer_is_not_released_for_its_owner(
-    shared: RedisServer, opened: Open
-) -> None:
+async def test_a_claim_that_is_waited_for_no_longer_is_not_released_for_its_owner(shared: RedisServer, opened: Open) -> None:
     one, two = opened(shared), opened(shared)
     async with one.claim("key", 60):
         async with two.claim("key", 0.02):

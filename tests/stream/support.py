@@ -37,9 +37,7 @@ Command: TypeAlias = Send | Stop
 FAR = Watch(window=100_000, pause_point=90_000, resumable=True)
 
 
-def chunk(
-    delta: dict[str, Any] | None = None, finish: str | None = None, *, name: str = "one", **more: Any
-) -> dict[str, Any]:
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None, *, name: str = "one", **more: Any) -> dict[str, Any]:
     """A chunk, in llama.cpp's order of fields."""
     choice = {"finish_reason": finish, "index": 0, "delta": {} if delta is None else delta}
     return {"choices": [choice], "created": 5, "id": name, "model": "m", "object": "chat.completion.chunk", **more}
@@ -244,8 +242,7 @@ def odd_chunks(draw: st.DrawFn) -> dict[str, Any]:
             {
                 "index": draw(st.just(0) | anything),
                 "delta": draw(
-                    anything
-                    | st.dictionaries(st.sampled_from(["content", "tool_calls", "role", "reasoning"]), anything)
+                    anything | st.dictionaries(st.sampled_from(["content", "tool_calls", "role", "reasoning"]), anything)
                 ),
                 "finish_reason": draw(anything),
             }

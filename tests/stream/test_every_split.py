@@ -46,9 +46,7 @@ TEXTS = {
     ),
     "equal lines": "- nothing to report today\n" * 15 + "So much for it.",
     "numbers": "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,\n" + "0.0, 0.0, 0.0, 0.0, 0.0, 0.0,\n" * 4 + "3.14159",
-    "json": dumps({"wheels": [{"n": n, "turns": n == 3, "by": ["ada", "bo"]} for n in range(5)]})
-    .decode()
-    .replace(",", ", "),
+    "json": dumps({"wheels": [{"n": n, "turns": n == 3, "by": ["ada", "bo"]} for n in range(5)]}).decode().replace(",", ", "),
 }
 STRIDE = 1 if settings.get_current_profile_name() == "deep" else 3
 """Every third place says as much as each of them; `make fuzz` tries all."""
@@ -314,8 +312,7 @@ def test_any_text_interrupted_anywhere_and_again(made: tuple[str, list[int], lis
 
 
 @pytest.mark.parametrize(
-    ("piece", "count"),
-    [("| the third wheel turns | yes | 1848 |\n", 2), ("- nothing to report today\n", 3), ("0.0, ", 13)],
+    ("piece", "count"), [("| the third wheel turns | yes | 1848 |\n", 2), ("- nothing to report today\n", 3), ("0.0, ", 13)]
 )
 def test_equal_lines_are_no_copy_of_the_equal_lines_before_them(piece: str, count: int) -> None:
     """The docstring of EchoFilter: of an answer that repeats itself, a copy has to come in one piece."""
@@ -327,9 +324,7 @@ def test_equal_lines_are_no_copy_of_the_equal_lines_before_them(piece: str, coun
     assert check(text, session(), stream([piece * count], "length", "one"), asked)
 
 
-@pytest.mark.parametrize(
-    "after", ["| fourth | no |\n", "- [x] done\n", "```sh\nls\n```\n", "„so“", "😀", "(see below)"]
-)
+@pytest.mark.parametrize("after", ["| fourth | no |\n", "- [x] done\n", "```sh\nls\n```\n", "„so“", "😀", "(see below)"])
 def test_a_line_that_begins_with_a_sign_begins_with_its_line_end(after: str) -> None:
     """The word that was not taken is known: what begins like it is that word."""
     head = "It is as follows, in a list:\n| first | no |\n| third | yes |"

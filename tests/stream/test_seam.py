@@ -141,10 +141,7 @@ def test_a_phase_that_does_not_fit_shows_the_repetition() -> None:
 
 
 def test_short_overlaps_are_no_evidence() -> None:
-    assert (
-        through(OverlapFilter("I have a dream that one day"), "that one day this nation", 4)
-        == "that one day this nation"
-    )
+    assert through(OverlapFilter("I have a dream that one day"), "that one day this nation", 4) == "that one day this nation"
     assert not OverlapFilter("too short").open
 
 

@@ -94,9 +94,7 @@ def test_how_the_bytes_are_read_makes_no_difference_to_identity(body: bytes, siz
 
 @pytest.mark.no_cover
 @given(bodies(odd_chunks()), sizes, st.sampled_from([Watch(strip_usage=True), FAR, CLOSE]), st.booleans())
-def test_any_stream_in_any_pieces_gives_the_same_commands(
-    body: bytes, sizes: list[int], watch: Watch, adopted: bool
-) -> None:
+def test_any_stream_in_any_pieces_gives_the_same_commands(body: bytes, sizes: list[int], watch: Watch, adopted: bool) -> None:
     whole, pieces = session(watch), session(watch)
     if adopted:
         whole.adopt(Identity("own", 1, "m"))
@@ -632,11 +630,7 @@ def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None
 
 @pytest.mark.parametrize(
     "privileged",
-    [
-        {"event": {"type": "execute", "data": {"code": "alert(1)"}}},
-        {"selected_model_id": "x"},
-        {"type": "response.completed"},
-    ],
+    [{"event": {"type": "execute", "data": {"code": "alert(1)"}}}, {"selected_model_id": "x"}, {"type": "response.completed"}],
 )
 @pytest.mark.parametrize("adopted", [False, True])
 def test_privileged_keys_of_a_backend_are_dropped(privileged: dict[str, Any], adopted: bool) -> None:
@@ -670,8 +664,7 @@ def test_they_can_not_be_smuggled_in_as_one_line_of_several(after: bytes) -> Non
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize(
-    "event",
-    [*(ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), CutOff("x"), Reopened(5)), *(ResumeFailed(), CutOff(""))],
+    "event", [*(ChunkReceived(b"data: {}\n\n"), UpstreamEnded(), CutOff("x"), Reopened(5)), *(ResumeFailed(), CutOff(""))]
 )
 def test_events_are_legal_by_the_table_or_refused(state: State, event: StreamEvent) -> None:
     of = session(CLOSE)

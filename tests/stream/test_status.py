@@ -71,10 +71,7 @@ def test_texts() -> None:
     assert COMPACTING.text == "⚙️ Compacting conversation history…"
     assert ENDED.text == "✅ Conversation shortened (41.2k → 980 tokens)"
     assert compacted(3_200, 3_400).text == "✅ Conversation shortened"
-    assert (
-        shortened_ahead(16, "written", 1_720, 940).text
-        == "✅ 16 earlier messages are now a summary (1.7k → 940 tokens)"
-    )
+    assert shortened_ahead(16, "written", 1_720, 940).text == "✅ 16 earlier messages are now a summary (1.7k → 940 tokens)"
     assert "22.6k of its 26.2k tokens" in omitted_from_message(22_563, 26_248).text
 
 

@@ -64,9 +64,7 @@ def _thoughts(field: str) -> bytes:
 def test_where_it_can_only_be_thought_anew_the_second_thought_is_a_paragraph_of_its_own() -> None:
     more = opening(name="two") + thought("Again.", name="two") + said(ANSWER, name="two") + ending(name="two") + DONE
     of = session(CLOSE)
-    client = read(
-        conversation(of, opening() + _thoughts("reasoning_content"), Attempt(more, Reopened(50, exact=False)))
-    )
+    client = read(conversation(of, opening() + _thoughts("reasoning_content"), Attempt(more, Reopened(50, exact=False))))
     one_answer(client, ANSWER)
     assert client.reasoning == " ".join(THOUGHT.split()[:20]) + "\n\nAgain."
 
@@ -87,9 +85,7 @@ def test_a_window_that_is_full_of_reasoning_is_gone_on_with() -> None:
 def test_what_is_thought_anew_in_mid_answer_is_left_out_and_counted() -> None:
     first = opening() + thought("Hm.") + b"".join(map(said, words(THOUGHT)))
     of = session(CLOSE)
-    more = (
-        opening(name="two") + thought("Again.", name="two") * 5 + said(" end", name="two") + ending(name="two") + DONE
-    )
+    more = opening(name="two") + thought("Again.", name="two") * 5 + said(" end", name="two") + ending(name="two") + DONE
     client = read(conversation(of, first, Attempt(more)))
     assert client.reasoning == "Hm."
     assert client.text.endswith(" end")
@@ -158,7 +154,9 @@ def test_a_pause_between_tags(again: str) -> None:
     assert client.text == f"{head} and so</think>\n\n{ANSWER}"
 
 
-MARKED = "<|channel|>analysis<|message|>So be it.<|end|>\n<|start|>assistant<|channel|>final<|message|>Rain <|end|> rain.<|return|>"
+MARKED = (
+    "<|channel|>analysis<|message|>So be it.<|end|>\n<|start|>assistant<|channel|>final<|message|>Rain <|end|> rain.<|return|>"
+)
 STRIPPED = "analysisSo be it.assistantfinalRain <|end|> rain."
 
 
@@ -171,9 +169,7 @@ def test_channels_are_read_wherever_they_are_cut(text: str, size: int) -> None:
     assert client.reasoning == "So be it."
 
 
-@pytest.mark.parametrize(
-    "text", ["analysisResults = [1]", "a", "assistant", "<|channel|>", "to=b {}", " commentaryFoo"]
-)
+@pytest.mark.parametrize("text", ["analysisResults = [1]", "a", "assistant", "<|channel|>", "to=b {}", " commentaryFoo"])
 def test_what_only_looks_like_a_channel_passes_byte_for_byte(text: str) -> None:
     body = opening() + b"".join(map(said, text)) + ending() + DONE
     assert relayed(Watch(), body) == body

@@ -253,8 +253,7 @@ async def test_what_was_learned_survives_a_restart(meter: Meter) -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"null", b"[]", b"{}", b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}'],
+    "data", [b"", b"null", b"[]", b"{}", b'{"family": null, "exact": false, "samples": 1, "weights": [1], "variances": [1]}']
 )
 async def test_other_data_is_not_taken(meter: Meter, data: bytes) -> None:
     assert not meter.model(KEY).load(data)

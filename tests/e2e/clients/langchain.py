@@ -59,9 +59,7 @@ def _read(message: BaseMessage, finishes: list[str]) -> tuple[Seen, Any]:
 def _added(chunks: list[Any]) -> tuple[Seen, Any]:
     """The chunks put together by LangChain itself."""
     first, *others = chunks
-    finishes = [
-        chunk.response_metadata["finish_reason"] for chunk in chunks if "finish_reason" in chunk.response_metadata
-    ]
+    finishes = [chunk.response_metadata["finish_reason"] for chunk in chunks if "finish_reason" in chunk.response_metadata]
     return _read(sum(others, first), finishes)
 
 

@@ -17,12 +17,7 @@ from tests.e2e.clients.talk import Job, Seen, fields_of, gather, read_completion
 
 def _fields(job: Job) -> dict[str, Any]:
     fields = fields_of(job)
-    own: dict[str, Any] = {
-        "model": f"openai/{fields['model']}",
-        "api_base": job.base,
-        "api_key": job.key,
-        "max_retries": 0,
-    }
+    own: dict[str, Any] = {"model": f"openai/{fields['model']}", "api_base": job.base, "api_key": job.key, "max_retries": 0}
     if job.tools:
         # For any tools LiteLLM 1.106 imports `mcp`, which it does not install, to look for MCP servers among them.
         own["_skip_mcp_handler"] = True
