@@ -37,7 +37,7 @@ COMMANDS = {
     "export": "print one conversation as Markdown, with all messages that are in memory",
     "completion": 'print the script with which a shell completes these commands: eval "$(spillway completion bash)" in '
     "~/.bashrc, the same for zsh; spillway completion fish > ~/.config/fish/completions/spillway.fish",
-    "replay": "tell of saved conversations (an export of Open WebUI, or requests as JSON Lines) from which turn on a running "
+    "replay": "tell of saved conversations (an export of Open WebUI or ChatGPT, or requests as JSON Lines) from which turn on a running "
     "Spillway would shorten them, and the window is too small without it; no model is asked",
     "explain": "print, as JSON, what a running Spillway would do to a saved request, without asking a model",
 }

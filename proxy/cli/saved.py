@@ -1,4 +1,4 @@
-"""Saved conversations, as the requests that their turns were: a chat request, lines of them, or an export of Open WebUI."""
+"""Saved conversations, as the requests that their turns were: a chat request, lines of them, or an export of Open WebUI or ChatGPT."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,11 @@ def conversations_in(text: str) -> Iterator[Saved]:
         parsed = [_line(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
     entries = [each for each in (parsed if isinstance(parsed, list) else [parsed]) if isinstance(each, dict)]
     requests = [each for each in entries if isinstance(each.get("messages"), list)]
-    chats = [each for each in entries if isinstance(each.get("chat"), dict)]
+    chats = [{"chat": _of_chatgpt(each)} if isinstance(each.get("mapping"), dict) else each for each in entries]
+    chats = [each for each in chats if isinstance(each.get("chat"), dict)]
     if not (requests or chats):
         raise CommandError(
-            "the file has neither chat requests (`messages`) nor chats exported from Open WebUI (`chat`)"
+            "the file has neither chat requests (`messages`) nor chats exported from Open WebUI (`chat`) or ChatGPT (`mapping`)"
         )
     if requests:
         yield Saved("", requests)
@@ -66,4 +67,19 @@ def _branch(chat: Json) -> Sequence[Json]:
     while isinstance(at, str) and at in known and at not in seen:
         seen[at] = known[at]
         at = known[at].get("parentId")
-    return [*seen.values()][::-1] or chat.get("messages") or ()
+    return [each for each in reversed(seen.values()) if each.get("role")] or chat.get("messages") or ()
+
+
+def _of_chatgpt(chat: Json) -> Json:
+    """Return a chat in `conversations.json` in the form of Open WebUI's; messages without text, such as hidden ones, have no role."""
+    known = {}
+    for name, node in chat["mapping"].items():
+        message = node.get("message") or {}
+        content = message.get("content") or {}
+        # Code and what it printed have `text` instead of `parts`; a part is a text, an image, or a recording with its `text`.
+        parts = [*(content.get("parts") or ()), content]
+        texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
+        text = "\n".join(each for each in texts if isinstance(each, str))
+        role = text and (message.get("author") or {}).get("role")
+        known[name] = {"parentId": node.get("parent"), "role": role, "content": text}
+    return {**chat, "history": {"messages": known, "currentId": chat.get("current_node")}}

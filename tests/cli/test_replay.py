@@ -38,6 +38,25 @@ def tree(messages: list[dict[str, str]], **more: Any) -> dict[str, Any]:
     return {"id": "x", "title": "A tree", "chat": {"models": ["gone"], "history": history, "messages": [], **more}}
 
 
+def of_chatgpt(messages: list[dict[str, str]]) -> dict[str, Any]:
+    """A chat as ChatGPT exports it: a root, a hidden message, a tool, an image, and a branch that was left."""
+
+    def node(parent: str | None, role: str, *parts: Any, **content: Any) -> dict[str, Any]:
+        message = {"author": {"role": role}, "content": {"content_type": "text", "parts": [*parts]} | content}
+        return {"message": message, "parent": parent, "children": []}
+
+    image = {"content_type": "image_asset_pointer", "asset_pointer": "file-service://x"}
+    mapping = {"root": {"message": None, "parent": None, "children": ["hidden"]}, "hidden": node("root", "system", "")}
+    mapping["asked"] = node("hidden", "user", image, "What is it?")
+    mapping["code"] = {**node("asked", "assistant", text="print(1)")}
+    mapping["tool"] = node("code", "tool", text="1 " * 700)
+    del mapping["code"]["message"]["content"]["parts"]
+    mapping["left"] = node("asked", "assistant", "never mind " * 5000)
+    for n, message in enumerate(messages):
+        mapping[f"m{n}"] = node(f"m{n - 1}" if n else "tool", message["role"], message["content"])
+    return {"title": "Of ChatGPT", "mapping": mapping, "current_node": f"m{len(messages) - 1}"}
+
+
 LIST = {"chat": {"title": "A list", "models": ["m"], "messages": said(3)}}
 REQUESTS = "\n".join(json.dumps({"model": "m", "messages": said(15)[: 2 * n + 1]}) for n in range(15))
 
@@ -47,6 +66,7 @@ REQUESTS = "\n".join(json.dumps({"model": "m", "messages": said(15)[: 2 * n + 1]
     [
         (json.dumps([tree(said(15)), LIST]), [("A tree", 15, 5, 8), ("A list", 3, None, None)]),
         (json.dumps(LIST), [("A list", 3, None, None)]),
+        (json.dumps([of_chatgpt(said(3)[1:])]), [("Of ChatGPT", 3, 2, 3)]),
         (REQUESTS, [("", 15, 5, 8)]),
         (json.dumps({"model": "m", "messages": said(6)}), [("", 1, 1, None)]),
         (json.dumps(tree([], system="Be brief.")), [("A tree", 0, None, None)]),
