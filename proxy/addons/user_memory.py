@@ -183,8 +183,9 @@ def _user_of(job: Job) -> User | None:
     owner = owner_of(exchange.tenant)
     if job.settings.memory == "off" or not (exchange.tenant and exchange.trusted) or len(names) > 1:
         return None
-    if not names:
-        return (owner, "") if job.settings.memory == "key" else None
+    if not names:  # Open WebUI signs the name if it is told to, which proves no more than a key of its own
+        signs = exchange.header(b"x-openwebui-user-jwt") is not None
+        return (owner, "") if job.settings.memory == "key" and not signs else None
     is_saved = ":" not in (exchange.header(b"x-openwebui-chat-id") or ":")
     return (owner, names[0].decode("latin-1")) if names[0] and is_saved else None
 

@@ -132,6 +132,9 @@ def test_the_holder_of_a_key_may_be_one_person() -> None:
         say(proxy, DESSERT, mine)
         assert NUTS in sent(fake)
         assert kept(proxy, "", OTHER) == [NUTS]
+        # A name in the form that Open WebUI signs is not read, but shows that there are several users.
+        say(proxy, DESSERT, {**mine, "x-openwebui-user-jwt": "e30.e30.AA"})
+        assert NUTS not in sent(fake)
         assert kept(proxy, "") == []
 
 
