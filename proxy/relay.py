@@ -48,7 +48,7 @@ class Relay:
         async with self._recorded(exchange, dialect.name) as outcome:
             wire = await exchange.body(limit)
             with exchange.watched():
-                unmanaged = await self._unmanaged(exchange, wire)
+                unmanaged = await self._unmanaged(exchange, dialect, wire)
                 observed = unmanaged is not None and self._observes(exchange, unmanaged.route)
                 if unmanaged is not None:
                     end = _ending(exchange, dialect, wire, limit)
@@ -57,7 +57,7 @@ class Relay:
                     try:
                         await self.pipeline.serve(exchange, outcome, dialect, wire)
                     except NotManaged:
-                        to = await address_read(exchange, self.router, wire, limit, needs_model=True)
+                        to = await self._addressed(exchange, dialect, wire, needs_model=True)
                         await pass_through(exchange, outcome, to)
             if observed:
                 await observe(self.pipeline, exchange, outcome, dialect, wire, bytes(tail))
@@ -84,7 +84,7 @@ class Relay:
         """
         wire, line = await exchange.body(self.pipeline.settings.max_body), self.pipeline
         with exchange.watched():
-            if (unmanaged := await self._unmanaged(exchange, wire)) is not None:
+            if (unmanaged := await self._unmanaged(exchange, dialect, wire)) is not None:
                 await pass_through(exchange, self.telemetry.silent(), unmanaged)
                 return
             request = await line.state.read(exchange, wire, dialect.read)
@@ -97,13 +97,20 @@ class Relay:
                 counted["context_management"] = {"original_input_tokens": before}
             await exchange.reply(200, [AS_JSON], dumps(counted))
 
-    async def _unmanaged(self, exchange: Exchange, wire: bytes) -> Addressed | None:
+    async def _unmanaged(self, exchange: Exchange, dialect: Dialect, wire: bytes) -> Addressed | None:
         """Find the route and body of a chat request that has to be passed through; None if it is managed."""
         bypassed = exchange.header(b"x-spillway-bypass") == "1"
         if not bypassed and self.manages_all:
             return None
-        to = await address_read(exchange, self.router, wire, self.pipeline.settings.max_body, needs_model=not bypassed)
+        to = await self._addressed(exchange, dialect, wire, needs_model=not bypassed)
         return to if bypassed or not is_managed(to.route, self.pipeline.settings) else None
+
+    async def _addressed(self, exchange: Exchange, dialect: Dialect, wire: bytes, *, needs_model: bool) -> Addressed:
+        """Find the route of a chat request, by the model in its path or its body; raises as `address_read`."""
+        if dialect.model:
+            return Addressed(await self.router.route(dialect.model), wire)
+        limit = self.pipeline.settings.max_body
+        return await address_read(exchange, self.router, wire, limit, needs_model=needs_model)
 
     def _observes(self, exchange: Exchange, route: Route) -> bool:
         """Return whether a request that passes through is observed: not one that asked to be left alone."""

@@ -12,7 +12,7 @@ from proxy.backends.errors import SentRequest
 from proxy.backends.overflow import ORIGIN, Overflow, recognise
 from proxy.backends.profile import value_of
 from proxy.backends.refusals import refused_feature
-from proxy.compaction.asking import LARGEST, SMALLEST, Sliced, Summariser, SummaryAsk, at_its_end
+from proxy.compaction.asking import Sliced, Summariser, SummaryAsk, at_its_end, summary_size
 from proxy.compaction.compaction import STRATEGIES
 from proxy.compaction.policy import summary_wait, works_ahead
 from proxy.compaction.summary import instruction
@@ -98,7 +98,7 @@ class Summaries:
 
     async def write(self, job: Job) -> str:
         """Get a summary of the history without rewriting it; empty if there is none that can be used."""
-        tokens = 1024 if job.budget is None else max(SMALLEST, min(LARGEST, job.budget.window // 8))
+        tokens = 1024 if job.budget is None else summary_size(job.budget.window // 8)
         question = {"role": "user", "content": instruction(tokens=tokens, prompt=instructions(job))}
         ask = SummaryAsk(at_its_end(list(job.prompt.history), question), append=True, max_tokens=tokens)
         return await self.answer(job, ask)
@@ -146,7 +146,7 @@ class Summaries:
         room = max(room, min(usual, USEFUL))
         return Summariser(
             window=window,
-            tokens=max(SMALLEST, min(LARGEST, budget.window // 8, window // 8, room)),
+            tokens=summary_size(budget.window // 8, window // 8, room),
             overhead=overhead,
             same_model=asks and same and not job.displaced and self._is_worth_trying("append", route),
             trust=max(_COLD, job.surely_below(window) / window) if same else _COLD,

@@ -55,7 +55,8 @@ def _endpoint(handler: Handler, *dialects: Dialect) -> Callable[[Request], Corou
         exchange: Exchange = request.scope[EXCHANGE]
         services.access.authorize(exchange)
         parts = request.path_params
-        given = [replace(each, read=partial(each.read, **parts)) if parts else each for each in dialects]
+        model = parts.get("model", "")
+        given = [replace(each, model=model, read=partial(each.read, **parts)) if parts else each for each in dialects]
         await handler(services.relay, exchange, *given)
         return AlreadySent()
 

@@ -62,8 +62,8 @@ class ClientStream:
         self.head: Headers = ((b"content-type", writer.media_type.encode()), (b"cache-control", b"no-cache"))
         """Headers of the response: the backend's own, once it has answered in the client's dialect."""
         self._forms = status.FORMS[form]
-        self.beside: Sequence[status.Form] = [form for form in self._forms if form in status.FORMS["auto"]]
-        """Forms that show a notice outside the answer's text; empty if the client gets none of these."""
+        self.beside: Sequence[status.Form] = [form for form in self._forms if form in status.BESIDE]
+        """Those of `status.BESIDE` that the client gets."""
         self._fallback, self._own_headers = fallback, extra_headers
         self._queued: list[bytes] = []
         """Notices to send when the response opens, written already: what a writer writes depends on what it wrote before."""

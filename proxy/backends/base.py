@@ -174,10 +174,13 @@ class Backend:
 
     def listed_profile(self, entry: JsonObject, named: Mapping[str, JsonObject]) -> ModelProfile:
         """Read an entry of the list of models; `named` is the complete list, by name."""
+        best = self.continuations[0]
         return ModelProfile(
             window=window(entry, "model list"),
             trained_window=trained(entry, "model list"),
-            continuation=Fact(Continuation.QUOTE, "no other way is known", Trust.FALLBACK),
+            continuation=Fact(
+                best, "no other way is known" if best is Continuation.QUOTE else self.title, Trust.FALLBACK
+            ),
         )
 
     def load(self, model: str, body: Mapping[str, Any]) -> Flow[None]:

@@ -32,6 +32,11 @@ _MOST_PER_TOKEN = 8
 """Most characters per token in nearly any text."""
 
 
+def summary_size(*most: int) -> int:
+    """Return the tokens of a summary that may have at most each of these."""
+    return max(SMALLEST, min(LARGEST, *most))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summariser:
     """The model that summarises, in tokens: its window, the length wanted, and what surrounds the history.

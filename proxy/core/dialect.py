@@ -71,6 +71,8 @@ class Dialect:
     name: str
     path: str
     """Path of its requests, in Starlette's syntax: `{model}` is a path parameter."""
+    model: str = ""
+    """Model in the path of one request; empty if the body names it."""
     read: Callable[..., Request]
     """Reads a body, given as bytes without content-encoding; path parameters are keyword arguments.
 

@@ -188,12 +188,13 @@ def reasoning_form(notice: Notice) -> Piece:
 
 def pieces_of(notice: Notice, form: Form) -> list[Piece]:
     """Make the pieces of a notice and its details: one in the text, else one a line, the notice last, which stays in sight."""
-    beside = form in FORMS["auto"]
-    return [form(each) for each in (*(map(Notice, notice.details) if beside else ()), notice)]
+    return [form(each) for each in (*(map(Notice, notice.details) if form in BESIDE else ()), notice)]
 
 
+BESIDE: tuple[Form, ...] = (event_form, comment_form)
+"""Forms that show a notice outside the answer's text."""
 FORMS: dict[str, tuple[Form, ...]] = {
-    "auto": (event_form, comment_form),
+    "auto": BESIDE,
     "event": (event_form,),
     "reasoning": (reasoning_form,),
     "content": (content_form,),

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from proxy.backends import BACKENDS, backend_of, detect, fields
-from proxy.backends.base import Probe, Reply
+from proxy.backends.base import Backend, Probe, Reply
 from proxy.backends.openrouter import cancels
 from proxy.backends.profile import Continuation, Fact, ModelProfile, Trust
 from proxy.core.jsontext import dig
@@ -540,3 +540,10 @@ def test_ids_go_before_aliases() -> None:
     entries: list[dict[str, Any]] = [{"id": "a", "aliases": ["b"]}, {"id": "b"}]
     assert fields.entries_by_name(entries) == {"a": entries[0], "b": {"id": "b"}}
     assert fields.entries_by_name(entries[:1])["b"] == entries[0]
+
+
+def test_a_kind_that_lists_models_like_any_other_is_continued_in_its_own_best_way() -> None:
+    class Oven(Backend):
+        title, continuations = "The Oven", (FLAGS, QUOTE)
+
+    assert Oven().listed_profile({}, {}).continuation == Fact(FLAGS, "The Oven", Trust.FALLBACK)

@@ -106,15 +106,17 @@ def test_a_dialect_may_have_the_model_in_its_path(tmp_path: Path, monkeypatch: p
     with_lines(tmp_path, "dialects", lines)
     (tmp_path / "proxy" / "dialects" / "recipe.py").write_text(RECIPE)
     models = [FakeModel("rye", 6144), FakeModel("loaf", 6144)]
+    told = {**TOLD, "SPILLWAY_MODELS": '{"rye": {"managed": false}}'}
     with (
         LlamaCppFake(models, scripted(["baked"])) as fake,
-        running([*SPILLWAY, "serve", "--port", "0", "--backend", fake.url], tmp_path / "log", TOLD) as server,
+        running([*SPILLWAY, "serve", "--port", "0", "--backend", fake.url], tmp_path / "log", told) as server,
         httpx.Client(base_url=server.wait_for(LISTENING).rpartition(LISTENING)[2].strip()[:-3], timeout=60) as client,
     ):
         body = {"messages": [{"role": "user", "content": "hello"}]}
         answer = client.post("/x/models/loaf:chat", json=body)
         assert "baked" in answer.text
         assert fake.chats()[-1].json["model"] == "loaf"
+        assert client.post("/x/models/rye:chat", json=body).status_code == 404  # the backend has no such path
         wrong = client.post("/x/models/loaf:chat", json={"messages": "hello"})
         assert (wrong.status_code, *wrong.json()) == (400, "spilt")
         assert "/x/models/{model}:chat" in client.get("/openapi.json").json()["paths"]
