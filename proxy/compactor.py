@@ -42,7 +42,7 @@ LATEST = 32
 
 
 class _Aim(NamedTuple):
-    """How far a run has to come down; figures in prompt tokens."""
+    """Targets of a run, in prompt tokens."""
 
     budget: ContextBudget
     goal: int

@@ -1,4 +1,4 @@
-"""What viewers and users may do with a conversation's summary: read and forget it, and export or delete the conversation."""
+"""Reading and forgetting a conversation's summary, and exporting or deleting the conversation, by viewers and users."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence

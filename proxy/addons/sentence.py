@@ -58,7 +58,8 @@ def _sent(outcome: Outcome) -> str:
         said = (f"{fills[1]} full", _WOULD[observed["would"]], _LOST[observed["lost"]])
         return f"Observed: {', '.join(filter(None, said))}."
     if done.kind and done.rungs != ANSWER_RUNGS:
-        when = "before sending" if outcome.counts["sent"] else "on demand"
+        first = next((event.name for event in outcome.events if event.name in ("paused", "compacted")), "")
+        when = "at a pause" if first == "paused" else "before sending" if outcome.counts["sent"] else "on demand"
         took = f"{done.compaction_seconds:.1f} s" if done.compaction_seconds >= 0.05 else ""
         phrases = [*_reductions(outcome), " → ".join(filter(None, fills)), took]
         return f"{_VERBS[done.kind]} {when}: {', '.join(filter(None, phrases))}."

@@ -49,7 +49,7 @@ User: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class _Turn:
-    """What a request does to a memory once it is certain that it is served."""
+    """Changes to a memory, made once it is certain that the request is served."""
 
     user: User
     known: list[Remembered] = field(default_factory=list)

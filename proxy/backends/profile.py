@@ -158,7 +158,7 @@ class ModelProfile:
 
     @property
     def has_small_window(self) -> bool:
-        """Whether the window is as small as a default that nobody chose, and the model was made for more."""
+        """Return whether the window is as small as a default that nobody chose, and the model was made for more."""
         window, trained = value_of(self.window), value_of(self.trained_window)
         return window is not None and trained is not None and window <= SMALL < trained
 

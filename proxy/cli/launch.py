@@ -59,7 +59,7 @@ class Target:
 
     @property
     def small(self) -> bool:
-        """Whether the model's window is known to be small."""
+        """Return whether the model's window is known to be small."""
         return self.window is not None and self.window <= SMALL
 
     def write(self, name: str, text: str) -> str:

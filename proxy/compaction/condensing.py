@@ -90,7 +90,7 @@ def _within(text: str, reduction: Reduction, tokens: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What stays before the block (the head), and where the history goes on after it (`start`)."""
+    """Division of a history: the head stays before the block, and the history goes on after it at `start`."""
 
     reduction: Reduction
     head: Sequence[Message]

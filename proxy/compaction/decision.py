@@ -1,4 +1,4 @@
-"""What to do with a prompt: forward it, compact its history first, or refuse it.
+"""Decision about a prompt: forward it, compact its history first, or refuse it.
 
 This is the one place that decides, before a prompt is sent, ahead of the next one, and after a refusal. A further
 reason to compact is a line in `decide`; if it needs a fact that no other reason does, that is a field of `Facts`.

@@ -77,7 +77,7 @@ class WindowRequest:
 
     @property
     def governs(self) -> bool:
-        """Whether every request has the user's window, whatever its client asks for."""
+        """Return whether every request has the user's window, whatever its client asks for."""
         return self.setting is not None and (not self.became or self.granted is not None)
 
     def _applies(self, backend: Backend, reported: ModelProfile) -> bool:

@@ -129,7 +129,7 @@ class Upstream:
 
     @property
     def wants_clients_keys(self) -> bool:
-        """Whether it refuses probes without a key, and none is set for it."""
+        """Return whether it refuses probes without a key, and none is set for it."""
         return self._authorization is None and self._prober.runner.unauthorized
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, VllmFake
+from tests.fakes import FakeBackend, FakeModel, LlamaCppFake, VllmFake, summariser, walk
 from tests.pipeline.test_outcomes import until
 from tests.pipeline.test_policy import tool
 from tests.pipeline.test_recalling import WINDOW, brain, long_chat
@@ -95,3 +95,21 @@ def test_what_was_done_is_told_alike_everywhere(
         assert (saved == 0) is (action in (*AS_SENT, "moved"))
         if saved:
             assert f"saved={saved} " in line
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        ("truncate", r"Compacted at a pause: oldest turns dropped, 6\d % → \d+ %"),
+        ("auto", r"Compacted at a pause: \d+ messages became a summary, 6\d % → \d+ %"),
+    ],
+)
+def test_what_was_shortened_inside_an_answer_was_not_before_it_was_sent(strategy: str, sentence: str) -> None:
+    talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "word " * 100} for n in range(24)]
+    asked = {"model": "m", "messages": [*talk, {"role": "user", "content": "count to 3000"}]}
+    fake = LlamaCppFake([FakeModel("m", 4096)], summariser(walk(last=1200)))
+    with fake, running_proxy(fake, strategy=strategy) as proxy:
+        proxy.chat(asked)
+        said = proxy.client.get("/spillway/outcomes").json()["outcomes"][0]["sentence"]
+        assert re.match(sentence, said), said
+        assert "Paused once to compact while answering, resumed once." in said
