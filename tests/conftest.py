@@ -145,6 +145,12 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(params=[True, False], ids=["streamed", "whole"])
+def stream(request: pytest.FixtureRequest) -> bool:
+    """Have what asks for it run with a streamed answer, and with a whole one."""
+    return bool(request.param)
+
+
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
     """What a running Spillway would write at `debug`."""

@@ -26,7 +26,6 @@ def history(turns: int = 8) -> list[dict[str, Any]]:
     return [message for turn in said for message in turn]
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_command_is_answered_by_spillway_and_holds_for_the_next_request(path: str, stream: bool) -> None:
     with serving() as (fake, proxy):

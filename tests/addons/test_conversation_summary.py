@@ -199,7 +199,6 @@ def said(talk: Client, text: str, path: str = "/v1/chat/completions", *, stream:
     return told
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_summary_is_shown_and_forgotten_by_messages(path: str, stream: bool) -> None:
     brain = summariser(qa())

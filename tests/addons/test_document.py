@@ -58,7 +58,6 @@ def reader(failing: str = "", gate: Gate | None = None, filler: str = "", longes
     return brain
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.rows(2)
 def test_the_answer_comes_from_notes_which_hold_for_later_turns(path: str, stream: bool) -> None:

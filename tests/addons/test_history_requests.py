@@ -203,7 +203,6 @@ def test_a_stopped_stream_of_another_dialect_ends_as_that_has_it(path: str) -> N
         assert "w9 w10" in "".join(re.findall(r'"(?:text|delta|content)":"([^"]*)"', got[0].text))
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_what_nothing_was_said_for_yet_ends_with_an_error_that_says_why(stream: bool) -> None:
     gate = Gate(at=HEADERS)
     with LlamaCppFake(brain=walk(), gate=gate) as fake, running_proxy(fake) as proxy:

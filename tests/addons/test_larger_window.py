@@ -64,7 +64,6 @@ def served(request: Recorded) -> str:
 
 
 @pytest.mark.parametrize("dialect", ["chat", "messages", "responses", "ollama"])
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_conversation_moves_once_and_stays(dialect: str, stream: bool) -> None:
     def said(turns: int) -> tuple[Any, str]:
         body: dict[str, Any] = {"model": "small", "stream": stream}
@@ -192,7 +191,6 @@ GONE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("how", GONE)
-@pytest.mark.parametrize("stream", [True, False])
 def test_if_the_larger_one_is_gone_the_conversation_is_compacted_as_without_it(how: str, stream: bool) -> None:
     small, large = LlamaCppFake([FakeModel("small", SMALL)], brain), VllmFake([FakeModel("large", LARGE)], brain)
     with small, large, staged(small, large) as proxy:

@@ -37,7 +37,6 @@ def system(chat: Any) -> str:
     return str(first["content"]) if first["role"] == "system" else ""
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_pin_is_in_every_prompt_word_for_word_and_its_command_in_none(path: str, stream: bool) -> None:
     with serving() as (fake, proxy):

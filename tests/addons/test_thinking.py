@@ -68,7 +68,6 @@ def answered(proxy: Proxy, path: str, *, stream: bool = True, **fields: Any) -> 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(12)
 def test_a_thought_that_would_never_end_is_followed_by_an_answer(kind: str, path: str, *, stream: bool) -> None:
     with backend(kind, thinker()) as fake, running_proxy(fake, thinking_budget=40) as proxy:
@@ -99,7 +98,6 @@ def test_a_thought_written_as_text_is_closed(kind: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(12)
 def test_an_answer_that_ends_in_its_thought_is_asked_for_once_more(kind: str, path: str, *, stream: bool) -> None:
     with backend(kind, thinker(thought=30)) as fake, running_proxy(fake) as proxy:
@@ -141,7 +139,6 @@ def test_a_bound_that_the_thought_has_used_up_holds_for_the_answer_alone() -> No
         assert [chat.json["options"]["num_predict"] for chat in fake.chats()] == [20, 20]
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_it_is_asked_no_third_time(*, stream: bool) -> None:
     def brain(_: Question) -> Reply:
         return Reply(reasoning="I wonder.")
@@ -217,7 +214,6 @@ def test_a_server_that_refuses_the_switch_is_shown_the_thought_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["llamacpp", "ollama", "generic"])
 @pytest.mark.parametrize("thought", [None, 30])
-@pytest.mark.parametrize("stream", [True, False])
 def test_the_answer_may_be_a_call(kind: str, thought: int | None, *, stream: bool) -> None:
     def brain(asked: Question) -> Reply:
         reply = thinker(obeys=False, thought=thought)(asked)

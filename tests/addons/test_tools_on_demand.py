@@ -11,7 +11,7 @@ import pytest
 from proxy.addons.tools_on_demand import NAME, NO_QUERY, NOTHING
 from proxy.core.jsontext import dumps, loads
 from proxy.core.request import text_of
-from tests.attempts.test_searching import PATHS, STREAMED, SUMMARY, Seen, is_summary, names, says, sent
+from tests.attempts.test_searching import PATHS, SUMMARY, Seen, is_summary, names, says, sent
 from tests.fakes import FAKES, FakeBackend, FakeModel, Question, Reply, ToolCall
 from tests.proxying import Proxy, metric, running_proxy
 
@@ -110,7 +110,6 @@ def test_sixty_tools_in_a_small_window_are_a_line_each() -> None:
         assert saved == outcome["shaped"]["on_demand"]
 
 
-@STREAMED
 def test_where_only_a_refusal_tells_the_window_its_request_is_answered_too(stream: bool) -> None:
     """Copilot's agent mode in front of an unknown server (microsoft/vscode#320558)."""
     with staged(says(), "generic", models={}) as (fake, proxy):
@@ -129,7 +128,6 @@ def test_of_more_tools_than_can_be_listed_the_rest_is_found_in_words() -> None:
         assert lines(first).endswith(" more, to be looked up in words")
 
 
-@STREAMED
 @pytest.mark.parametrize("kind", sorted({*FAKES} - {"openrouter"}))  # which repeats the role in every chunk
 def test_a_tool_is_looked_up_and_called_inside_one_answer(kind: str, stream: bool) -> None:
     with staged(says(Reply(text="Let me see.", tool_calls=[LOOK]), Reply(tool_calls=[CALL])), kind) as (fake, proxy):
@@ -148,7 +146,6 @@ def test_a_tool_is_looked_up_and_called_inside_one_answer(kind: str, stream: boo
         assert given == len(found)
 
 
-@STREAMED
 @pytest.mark.parametrize("path", PATHS)
 def test_clients_of_other_dialects_get_the_call_as_well(path: str, stream: bool) -> None:
     definitions = {
@@ -198,7 +195,6 @@ def test_the_list_only_grows_also_behind_a_restart_and_without_a_call(tmp_path: 
     assert grown[-1][len(grown[0]) :] == ["delete_invoice", "list_note", "update_lead", "create_email"]
 
 
-@STREAMED
 def test_a_call_of_a_tool_with_no_more_than_a_line_is_mended_by_its_schema(stream: bool) -> None:
     guessed = ToolCall("list_note", '{"note_id": 7, "limit": "3"}', "c1")
     with staged(says(Reply(tool_calls=[guessed]))) as (fake, proxy):
@@ -208,7 +204,6 @@ def test_a_call_of_a_tool_with_no_more_than_a_line_is_mended_by_its_schema(strea
         assert [loads(call["arguments"]) for call in seen.calls] == [{"note_id": "7", "limit": 3}]
 
 
-@STREAMED
 @pytest.mark.parametrize("wrong", ['{"id": "i7"}', '{"invoice_id": "i7", "force": true}', "{}"])
 def test_one_that_can_not_be_mended_is_made_once_more_with_the_schema(wrong: str, stream: bool) -> None:
     other = ToolCall("list_note", '{"note_id": "n"}', "c2")
@@ -224,7 +219,6 @@ def test_one_that_can_not_be_mended_is_made_once_more_with_the_schema(wrong: str
         assert list(metric(proxy, "spillway_found_tools_total")) == ['{backend="llamacpp",model="m",why="called"}']
 
 
-@STREAMED
 def test_a_call_that_outgrows_the_window_while_it_is_held_is_made_once_more(stream: bool) -> None:
     written = dumps({"invoice_id": "word " * 3300}).decode()
     tokens = "some words " * 900
@@ -280,7 +274,6 @@ def test_a_tool_that_the_client_picks_is_defined(choice: dict[str, Any]) -> None
         assert sent(fake)[0]["tools"][-1] == ALL["delete_invoice"]
 
 
-@STREAMED
 @pytest.mark.parametrize("looks", [True, False])
 def test_tools_that_are_text_are_looked_up_as_well(looks: bool, stream: bool) -> None:
     def written(name: str, arguments: str) -> Reply:

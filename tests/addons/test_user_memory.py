@@ -163,7 +163,6 @@ def test_nothing_is_kept_of_tools_models_rules_secrets_and_chores(
         assert kept(proxy) == []
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 def test_commands_are_answered_by_spillway_at_every_door_and_leave_no_trace(path: str, stream: bool) -> None:
     with serving() as (fake, proxy):

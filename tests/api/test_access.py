@@ -216,7 +216,6 @@ def test_with_keys_a_page_needs_one_and_may_read_that_it_does() -> None:
         assert (asked.status_code, asked.headers.get("access-control-allow-origin")) == (400, None)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_backend_does_not_open_what_spillway_closed(stream: bool) -> None:
     with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
         opened = [("access-control-allow-origin", "*"), ("access-control-allow-credentials", "true")]

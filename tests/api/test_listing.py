@@ -164,7 +164,6 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("path", ASKED)
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("make", [LlamaCppFake, VllmFake, OpenRouterFake, GenericFake])
 def test_a_bound_larger_than_the_window_is_brought_down(make: Any, path: str, stream: bool) -> None:
     """OpenRouter, older vLLM and others add it to the prompt when they admit a request, and refuse."""

@@ -87,7 +87,6 @@ def test_a_prompt_that_leaves_no_room_for_its_bound_is_refused_in_one_turn_alone
         assert [request.json["max_tokens"] < LONG for request in fake.chats()] == [False, True, True]
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("bound", [{"max_tokens": LONG}, {}], ids=["bounded", "without a bound"])
 def test_an_answer_is_bounded_by_what_can_be_paid_for_and_the_user_is_told(bound: dict[str, int], stream: bool) -> None:
     said = "This request requires more credits, or fewer max_tokens. You can only afford 50."
@@ -101,7 +100,6 @@ def test_an_answer_is_bounded_by_what_can_be_paid_for_and_the_user_is_told(bound
         assert proxy.chat({**ASKED, **bound}).status_code == 402, "it is lowered once"
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_first_request_waits_for_the_model_to_be_loaded(stream: bool) -> None:
     loading = {"error": {"message": "Loading model", "code": 503, "type": "unavailable_error"}}
     with GenericFake([model()], walk(last=5)) as fake, running_proxy(fake, grace=0.0) as proxy:

@@ -82,10 +82,6 @@ def counted(proxy: Proxy, metric: str, **labels: str) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in found)
 
 
-both = pytest.mark.parametrize("stream", [True, False])
-
-
-@both
 @pytest.mark.parametrize(
     ("name", "text"),
     [("leaked", "I look it up.\n"), ("leaked in a block", ""), ("leaked behind thoughts", ""), ("leaked twice", "")],
@@ -96,7 +92,6 @@ def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, str
     assert counted(proxy, "mended_tool_calls_total", what="leaked") > before
 
 
-@both
 @pytest.mark.parametrize("mode", ["auto", "emulated"])
 @pytest.mark.parametrize("name", ["leaked", "leaked in a block", "leaked in python"])
 def test_a_call_that_a_result_holds_stays_text(mode: str, name: str, *, stream: bool) -> None:
@@ -117,12 +112,10 @@ def test_a_call_that_a_result_holds_stays_text(mode: str, name: str, *, stream: 
     assert whole == text
 
 
-@both
 def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
     assert said(proxy, "leaked in python", stream=stream) == ("", [PARIS], "tool_calls")
 
 
-@both
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_a_call_in_the_form_of_a_family_becomes_a_call(proxy: Proxy, name: str, *, stream: bool) -> None:
     calls = [each for each in RECORDED[name].found if isinstance(each, Call)]
@@ -131,7 +124,6 @@ def test_a_call_in_the_form_of_a_family_becomes_a_call(proxy: Proxy, name: str, 
 
 
 @pytest.mark.parametrize("kind", FAKES)
-@both
 def test_whatever_the_backend(kind: str, *, stream: bool) -> None:
     fake = FAKES[kind]([FakeModel("m", 8192)], brain)
     with fake, running_proxy(fake, models={"m": {"tools": True, "window": 8192}}) as proxy:
@@ -139,7 +131,6 @@ def test_whatever_the_backend(kind: str, *, stream: bool) -> None:
         assert said(proxy, "shown", stream=stream) == (SHOWN, [], "stop")
 
 
-@both
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses", "/api/chat"])
 def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     function = WEATHER["function"]
@@ -162,19 +153,16 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     assert ends[path] in told
 
 
-@both
 @pytest.mark.parametrize(("name", "finish"), [("shown", "stop"), ("cut", "length")])
 def test_what_is_no_call_stays_text(proxy: Proxy, name: str, finish: str, *, stream: bool) -> None:
     assert said(proxy, name, stream=stream) == (REPLIES[name].text, [], finish)
 
 
-@both
 @pytest.mark.parametrize("fields", [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}])
 def test_a_call_that_was_not_asked_for_stays_text(proxy: Proxy, fields: dict[str, Any], *, stream: bool) -> None:
     assert said(proxy, "leaked", stream=stream, **fields) == (REPLIES["leaked"].text, [], "stop")
 
 
-@both
 def test_reading_them_back_can_be_turned_off(*, stream: bool) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake, tool_mode="native") as proxy:
         assert said(proxy, "leaked", stream=stream) == (REPLIES["leaked"].text, [], "stop")
@@ -194,7 +182,6 @@ def test_a_stream_without_calls_keeps_its_bytes(proxy: Proxy) -> None:
             assert pieces == [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in told]
 
 
-@both
 def test_a_call_that_is_made_twice_is_told_once(proxy: Proxy, *, stream: bool) -> None:
     before = counted(proxy, "mended_tool_calls_total", what="repeated")
     rome = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
@@ -202,7 +189,6 @@ def test_a_call_that_is_made_twice_is_told_once(proxy: Proxy, *, stream: bool) -
     assert counted(proxy, "mended_tool_calls_total", what="repeated") == before + 1
 
 
-@both
 def test_an_emulated_call_that_is_made_twice_is_told_once(*, stream: bool) -> None:
     with (
         LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=f"{CALL}\n{CALL}")) as fake,
@@ -225,7 +211,6 @@ FAULTS = [
 ]
 
 
-@both
 @pytest.mark.parametrize(("name", "reason", "tool", "form"), FAULTS)
 def test_what_is_wrong_with_a_call_is_told_everywhere_but_never_what_was_said(
     proxy: Proxy, written: io.StringIO, name: str, reason: str, tool: str, form: str, *, stream: bool
@@ -263,7 +248,6 @@ def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) ->
     assert SECRET not in written.getvalue()
 
 
-@both
 def test_an_emulated_call_of_what_is_no_tool_is_counted_once(*, stream: bool) -> None:
     stranger = CALL.replace("get_weather", "fly")
     with (
@@ -281,7 +265,6 @@ def _strangers(proxy: Proxy, answer: Any) -> list[tuple[str, str]]:
     return [(each["reason"], each["tool"]) for each in told["malformed_calls"]]
 
 
-@both
 def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_corrected(*, stream: bool) -> None:
     stranger, wrong = CALL.replace("get_weather", "fly"), CALL.replace('"city"', '"town"')
     replies = iter([Reply(text=f"I try.\n{stranger}\n{wrong}"), Reply(text=CALL)])
@@ -295,7 +278,6 @@ def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_correct
 
 
 @pytest.mark.parametrize("tools", [True, False])
-@both
 def test_a_call_of_what_is_no_tool_is_counted_once_in_an_answer_that_is_gone_on_with(*, tools: bool, stream: bool) -> None:
     begins = iter([f"I try.\n{CALL.replace('get_weather', 'fly')}\nIt is as it is. {words(1, 900)}"])
 

@@ -51,7 +51,6 @@ def test_what_was_not_is_an_error(how: str) -> None:
         assert (client.finishes, client.done) == ([], 1)
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("how", [*PROPER, *BROKEN])
 def test_it_is_the_same_while_resuming(how: str, stream: bool) -> None:
     """A whole answer keeps what there is of it, and its finish reason says that there was to be more."""
@@ -103,7 +102,6 @@ def test_it_is_the_same_where_tools_are_emulated(body: bytes, text: str | None, 
             assert joined_calls(seen) == ([PARIS] if finish == "tool_calls" else [])
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_whole_answer_without_a_finish_reason_has_one(stream: bool) -> None:
     message = {"role": "assistant", "content": "Hi."}
     answer = answering(whole(choice(message, None)))

@@ -80,7 +80,6 @@ def test_every_prefill(kind: str, model: dict[str, Any], options: dict[str, Any]
         assert attempts(fake) > 3
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("kind", "prefill"),
     [("generic", None), ("lmstudio", "refuse"), *((kind, "new") for kind in ("lmstudio", "ollama", "openrouter"))],

@@ -119,7 +119,6 @@ def test_a_request_of_ollamas_own_goes_as_it_came() -> None:
     assert (last["done_reason"], last["eval_count"], last["total_duration"]) == ("stop", 2, 3)
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("names_calls", [True, False])
 def test_calls_and_thoughts_come_back(stream: bool, names_calls: bool) -> None:
     calls = [ToolCall("look", '{"at":"a"}'), ToolCall("look", '{"at":"b"}')]
@@ -258,7 +257,6 @@ class Imitator(OllamaFake):
         await exchange.answer(400, b"")
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_door_that_does_not_answer_in_its_form_is_given_up_once(stream: bool) -> None:
     """As of Docker Model Runner, whose refusals have no body there (docker/desktop-feedback#188)."""
     with Imitator([FakeModel("m", 4096)], scripted(["yes"] * 2)) as fake, running_proxy(fake) as proxy:

@@ -46,7 +46,6 @@ LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": 
     ("kind", "fields"),
     [*((kind, {}) for kind in FAKES if kind != "ollama"), ("llamacpp", {"tools": [LOOK]})],  # that takes another form
 )
-@pytest.mark.parametrize("stream", [False, True])
 def test_below_the_trigger_both_bodies_are_identical(kind: str, fields: dict[str, Any], stream: bool) -> None:
     with FAKES[kind](brain=scripted(["one two three"])) as fake, running_proxy(fake) as proxy:
         body = body_of(fake, model="fake-model", **fields, **(NO_USAGE if stream else {}))
@@ -84,7 +83,6 @@ def test_a_client_that_spoke_of_usage_is_left_alone(wish: bool) -> None:
         assert sha(answer.content) == fake.chats()[0].sha256
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_compressed_request_passes_as_it_came(stream: bool) -> None:
     with LlamaCppFake(brain=scripted(["one two three"]), gzip=True) as fake, running_proxy(fake) as proxy:
         body = gzip.compress(body_of(fake, model="fake-model", **(NO_USAGE if stream else {})))
@@ -119,7 +117,6 @@ def test_other_paths_pass_streaming_and_whole() -> None:
             assert fake.requests[-1].body == fake.requests[-2].body
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_every_answer_tells_the_id_of_its_request(stream: bool) -> None:
     with LlamaCppFake(brain=scripted(["hi"] * 2)) as fake, running_proxy(fake) as proxy:
         named = {"x-request-id": "mine"}
@@ -200,7 +197,6 @@ def test_headers_that_must_not_travel() -> None:
             assert seen.header(name) is None
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_an_error_of_the_backend_passes_unchanged(stream: bool) -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         raw = b'{ "error": {"message": "slow down", "code": 429} }'

@@ -34,7 +34,6 @@ def ask(proxy: Proxy, path: str, *, stream: bool) -> tuple[int, Read]:
     return answer.status_code, read(path, answer.content, stream=stream)
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("how", PASSING)
 @pytest.mark.rows(5)
@@ -49,7 +48,6 @@ def test_a_backend_that_refuses_once_is_asked_again(how: str, path: str, stream:
     assert len(backend.chats()) == 3
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("how", LASTING)
 @pytest.mark.rows(6)

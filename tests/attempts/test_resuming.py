@@ -95,7 +95,6 @@ def test_no_compaction_is_told_in_the_middle_of_an_answer_where_nothing_could_go
 
 
 @pytest.mark.parametrize("kind", STREAMING)
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(4)
 def test_a_tool_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
     """A prompt of 65 % and a call of 45 %: discarded near the window's end, and whole after a compaction."""
@@ -184,7 +183,6 @@ def _words(first: int, last: int, space: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", FAKES)
-@pytest.mark.parametrize("stream", [True, False])
 def test_reasoning_that_outgrows_the_window(kind: str, stream: bool) -> None:
     """llama.cpp goes on with it; the others get what they thought as notes, and think the rest anew."""
     fake = FAKES[kind]([FakeModel("m", 1024, thinking=True)], summariser(thinks(1200, 50)))
@@ -249,7 +247,6 @@ def test_a_refused_continuation_falls_back_and_is_remembered(kind: str) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("stream", [True, False])
 def test_what_can_not_be_joined_runs_to_the_end_of_the_window(fields: dict[str, Any], stream: bool) -> None:
     with VllmFake([FakeModel("m", 1024)], summariser(walk(last=900))) as fake, running_proxy(fake) as proxy:
         answer = proxy.chat({"model": "m", "stream": stream, "messages": GO, **fields})

@@ -93,10 +93,6 @@ class Seen:
             assert NAME not in self.raw
 
 
-STREAMED = pytest.mark.parametrize("stream", [True, False])
-
-
-@STREAMED
 @pytest.mark.parametrize("kind", FAKES)
 def test_what_the_model_searches_for_it_finds_inside_the_same_answer(kind: str, stream: bool) -> None:
     with staged(says(Reply(text=LOOK, tool_calls=[search()])), kind) as (fake, proxy):
@@ -121,7 +117,6 @@ def test_what_the_model_searches_for_it_finds_inside_the_same_answer(kind: str, 
         assert "spillway_searches_total{backend=" in proxy.client.get("/metrics").text
 
 
-@STREAMED
 def test_tools_that_are_text_hold_it_too(stream: bool) -> None:
     written = f'<tool_call>\n{{"name": "{NAME}", "arguments": {{"query": "hedgehogs"}}}}\n</tool_call>'
     with staged(says(Reply(text=f"{LOOK}\n\n{written}")), tools=False) as (fake, proxy):
@@ -139,7 +134,6 @@ def test_tools_that_are_text_hold_it_too(stream: bool) -> None:
         assert FACT in result["content"]
 
 
-@STREAMED
 def test_of_several_calls_the_search_comes_first_and_the_clients_are_made_once_more(stream: bool) -> None:
     with staged(
         says(Reply(text=LOOK, tool_calls=[search(), CALL, search("bicycles", id="own2")]), Reply(tool_calls=[CALL]))
@@ -153,7 +147,6 @@ def test_of_several_calls_the_search_comes_first_and_the_clients_are_made_once_m
         assert names(sent(fake)[0]) == ["get_weather", NAME]
 
 
-@STREAMED
 def test_a_search_behind_a_call_of_the_clients_is_left_out(stream: bool) -> None:
     with staged(says(Reply(tool_calls=[CALL, search()]))) as (fake, proxy):
         seen = Seen(proxy, stream=stream, tools=[WEATHER])
@@ -162,7 +155,6 @@ def test_a_search_behind_a_call_of_the_clients_is_left_out(stream: bool) -> None
         assert len(sent(fake)) == 1
 
 
-@STREAMED
 def test_who_only_ever_searches_is_told_that_it_is_enough_and_then_ended(stream: bool) -> None:
     with staged(lambda q: SUMMARY if is_summary(q) else Reply(tool_calls=[search()])) as (fake, proxy):
         seen = Seen(proxy, stream=stream)
@@ -174,7 +166,6 @@ def test_who_only_ever_searches_is_told_that_it_is_enough_and_then_ended(stream:
         assert sum(FACT in result for result in results) == 1
 
 
-@STREAMED
 @pytest.mark.parametrize("arguments", ["{}", "no json", '{"query": 5}', '{"query": " "}', "[]"])
 def test_what_can_not_be_read_is_told_to_the_model(arguments: str, stream: bool) -> None:
     with staged(says(Reply(tool_calls=[ToolCall(NAME, arguments, "x")]))) as (fake, proxy):
@@ -288,7 +279,6 @@ PATHS: dict[str, dict[str, Any]] = {
 }
 
 
-@STREAMED
 @pytest.mark.parametrize("path", PATHS)
 def test_clients_of_other_dialects_see_none_of_it_either(path: str, stream: bool) -> None:
     with staged(says(Reply(text=LOOK, tool_calls=[search()]))) as (fake, proxy):

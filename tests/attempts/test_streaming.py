@@ -67,7 +67,6 @@ def test_an_answer_that_repeats_itself_is_ended_unless_that_was_asked_for(text: 
 
 
 @pytest.mark.parametrize("kind", FAKES)
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.rows(6)
 def test_an_answer_of_more_than_two_windows(kind: str, stream: bool) -> None:
     fake = FAKES[kind]([FakeModel("m", WINDOW)], summariser(walk()))

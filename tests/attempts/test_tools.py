@@ -76,7 +76,6 @@ def emulating(brain: Brain, window: int = 8192, kind: str = "llamacpp") -> Itera
         yield fake, proxy
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", FAKES)
 def test_a_call_that_is_written_becomes_a_call(kind: str, stream: bool) -> None:
     fake = FAKES[kind]([FakeModel("m", 8192, tools=False)], says(f"Let me look.\n\n{CALL}"))
@@ -89,7 +88,6 @@ def test_a_call_that_is_written_becomes_a_call(kind: str, stream: bool) -> None:
         assert sent["messages"][-1] == ASK[-1]
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", ["ollama", "openrouter", "vllm"])
 def test_a_refusal_is_answered_at_once_and_remembered(kind: str, stream: bool) -> None:
     model = FakeModel("m", 8192, tools=False)
@@ -199,7 +197,6 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_call_is_made_or_asked_for_again_or_stays_text(name: str, stream: bool) -> None:
     row = ROWS[name]
@@ -239,7 +236,6 @@ def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, nativ
 # -- near the end of the window
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("kind", ["llamacpp", "lmstudio", "vllm"])
 @pytest.mark.rows(2)
 def test_an_emulated_call_that_does_not_fit_is_asked_for_again(kind: str, stream: bool) -> None:
@@ -271,7 +267,6 @@ def said(words: str, times: int) -> str:
     return "".join(f"{words} {number}. " for number in range(times))
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_with_the_call(stream: bool) -> None:
     """It has been gone on with before, so that its end is Spillway's own."""
     text = f"{said('I write', 200)}\n{CALL}\n{said('The result may be', 600)}"
@@ -281,7 +276,6 @@ def test_an_answer_that_talks_on_behind_its_call_until_the_window_is_full_ends_w
         assert made[1:] == ([PARIS], "tool_calls")
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(1)
 def test_a_long_tool_loop_in_a_small_window(stream: bool) -> None:
     """Sixty rounds, each result a tenth of the window: no overflow, every call right, results compacted."""

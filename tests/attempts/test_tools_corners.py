@@ -25,8 +25,6 @@ from tests.proxying import read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
 
-both = pytest.mark.parametrize("stream", [True, False])
-
 
 def goes_on(text: str) -> Brain:
     """Says a text, and goes on where a prefix ends in it."""
@@ -41,7 +39,6 @@ def goes_on(text: str) -> Brain:
 LINES = "\n".join(f"line {n} = {n}" for n in range(170))
 
 
-@both
 @pytest.mark.parametrize(
     ("text", "made", "finish"),
     [
@@ -56,7 +53,6 @@ def test_a_pause_changes_nothing_of_what_is_a_call(text: str, made: list[Any], f
         assert len(fake.chats()) >= 3, "there was no pause"
 
 
-@both
 def test_a_whole_call_survives_a_model_that_talks_on_until_the_window_is_full(stream: bool) -> None:
     """Small models write a call and then make up its result, and a conversation about that."""
     text = f"{CALL}\nThe result is: {' '.join(f'w{n}' for n in range(900))}"
@@ -96,7 +92,6 @@ def test_an_error_of_the_backend_in_mid_call_is_no_fault_of_the_models(error: st
         assert "could not be made" not in str(fake.chats()[-1].json["messages"][-1])
 
 
-@both
 def test_who_is_asked_to_mend_a_call_sees_the_calls_that_it_made(stream: bool) -> None:
     """What was delivered already must not be written again: it would be made twice."""
 

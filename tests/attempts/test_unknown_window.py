@@ -51,7 +51,6 @@ def believed(proxy: Proxy) -> int | None:
     return None if told is None else int(told["value"])
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("window", [2048, 3072])
 @pytest.mark.rows(1)
 def test_answers_that_fill_the_window_go_on(window: int, stream: bool) -> None:
@@ -63,7 +62,6 @@ def test_answers_that_fill_the_window_go_on(window: int, stream: bool) -> None:
             assert fake.overflows == 0
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_bound_that_ends_an_answer_near_a_usual_window_is_none(stream: bool) -> None:
     """The bound and the prompt make 2,048 together, by chance."""
     brain = summariser(walk(last=LAST))
@@ -75,7 +73,6 @@ def test_a_bound_that_ends_an_answer_near_a_usual_window_is_none(stream: bool) -
             assert believed(proxy) is None
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("window", [2500, 3333])
 @pytest.mark.rows(1)
 def test_an_unusual_window_is_assumed_for_the_answer_alone(window: int, stream: bool) -> None:
@@ -87,7 +84,6 @@ def test_an_unusual_window_is_assumed_for_the_answer_alone(window: int, stream: 
         assert fake.overflows == 0
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("cap", [1024, 777])
 @pytest.mark.rows(1)
 def test_a_bound_of_the_server_is_no_window_and_the_answer_goes_on(cap: int, stream: bool) -> None:
@@ -99,7 +95,6 @@ def test_a_bound_of_the_server_is_no_window_and_the_answer_goes_on(cap: int, str
             assert believed(proxy) is None
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_window_that_looks_like_a_bound_is_told_by_the_refusal(stream: bool, silent: bool) -> None:
     """The prompt leaves a round number of tokens to the answer, by chance; `silent`: nothing reports usage either."""
@@ -118,7 +113,6 @@ def test_a_window_that_looks_like_a_bound_is_told_by_the_refusal(stream: bool, s
         assert (text, finish) == (words(1, LAST), "stop")
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("bound", [100, 4001])
 def test_the_bound_of_a_client_stays_exact(bound: int, stream: bool) -> None:
     brain = summariser(walk(last=LAST))

@@ -45,7 +45,6 @@ def brain(question: Question) -> Reply:
     return qa()(question)
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.rows(1)
 def test_a_summary_is_of_all_that_the_client_sent(packages: Path, stream: bool) -> None:
     read = [f"Read part {part}" for part in range(len(PARTS))]

@@ -136,7 +136,6 @@ def listed(engine: Engine, first: int, last: int) -> str:
     return " ".join(engine.words[first:last])
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(1)
 def test_a_thought_of_more_than_the_room(
     engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool
@@ -156,7 +155,6 @@ def test_a_thought_of_more_than_the_room(
         assert answer.usage["spillway"]["attempts"] > 1
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(1)
 def test_a_call_near_the_end_of_the_window(
     engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool

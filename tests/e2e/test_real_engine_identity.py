@@ -85,7 +85,6 @@ def test_other_requests_and_errors_too(
     assert settled(answers[0]) == settled(answers[1])
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_call(echo_engine: Engine, proxy_of: SharedSpillway, stream: bool) -> None:
     proxy = proxy_of(echo_engine)
     request: dict[str, Any] = {"model": "echo", "tools": [WEATHER], "stream": stream}

@@ -138,7 +138,6 @@ def test_any_json_in_a_whole_answer_is_survived(
 
 
 @pytest.mark.parametrize("value", ["1e999", "1e308", "9" * 400])
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_time_that_is_none(stage: Stage, path: str, stream: bool, value: str) -> None:
     stage.said.reset()

@@ -21,7 +21,6 @@ def request_bytes(stage: Stage, point: Point, *, stream: bool) -> bytes:
     return head.encode() + content
 
 
-@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("point", Point, ids=lambda point: point.value)
 def test_a_client_leaves_while_the_backend_is_silent(point: Point, stream: bool) -> None:
     """The backend falls silent at the point, for longer than anyone would wait; then the client goes."""

@@ -11,7 +11,6 @@ from tests.faults.chaos import Chaos
 from tests.faults.stage import BOUND, Stage, on_stage, planned
 from tests.faults.table import RETRY_AFTER, STATUSES, Fault, Point
 
-STREAMED = pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 MENDED = frozenset({Fault.DRIPPING})
 """Faults that cost time and nothing else."""
 UNHEARD = frozenset({Point.PROBING, Point.COMPACTING})
@@ -21,7 +20,6 @@ LASTING = frozenset({Fault.REFUSED, Fault.UNLOADED})
 
 @pytest.mark.parametrize("point", Point, ids=str)
 @pytest.mark.parametrize("fault", Fault, ids=str)
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.rows(20)
 def test_a_fault_is_survived(point: Point, fault: Fault, stream: bool) -> None:
     with on_stage() as stage:
@@ -59,7 +57,6 @@ def test_a_backend_is_known_again_after_a_fault(fault: Fault) -> None:
         wait_until(lambda: stage.ask(Point.BEFORE, stream=False).kind == "whole" and stage.known() == known)
 
 
-@STREAMED
 @pytest.mark.parametrize("fault", STATUSES, ids=lambda fault: fault.value)
 def test_who_is_busy_is_not_asked_again_and_says_when(fault: Fault, stream: bool) -> None:
     with on_stage() as stage:
@@ -87,7 +84,6 @@ def test_who_is_busy_is_asked_to_go_on_so_often(fault: Fault) -> None:
         assert stage.fake.struck.total() == 1 + MOST_RETRIES
 
 
-@STREAMED
 def test_who_is_gone_is_a_clear_error_until_there_is_one_again(stream: bool) -> None:
     """The connection itself is refused, where the faults above strike in one that was taken."""
     with on_stage() as stage:

@@ -74,7 +74,6 @@ def test_an_event_without_end_ends_the_stream_with_an_error(piece: bytes, monkey
         assert backend.gone.wait(DEADLINE)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "500 Internal Server Error"])
 def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream: bool) -> None:
     start = f"HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-type: text/html\r\nconnection: close\r\n\r\nslow down"
@@ -90,7 +89,6 @@ def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream
         assert backend.gone.wait(DEADLINE)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_whole_answer_has_a_bound(stream: bool) -> None:
     start = OK + b'content-type: application/json\r\n\r\n{"choices": "'
     with (
@@ -114,7 +112,6 @@ WHOLE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_compressed_answer_that_nobody_asked_for_is_an_error(stream: bool) -> None:
     body = gzip.compress(EVENT if stream else json.dumps(WHOLE).encode())
     head = f"content-type: text/event-stream\r\ncontent-encoding: gzip\r\ncontent-length: {len(body)}\r\n\r\n".encode()

@@ -147,7 +147,6 @@ def test_old_tool_results_are_masked_before_a_model_is_asked() -> None:
         assert "left out to save room: read" in sent.json["messages"][2]["content"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_what_can_not_fit_is_refused_with_the_figures(stream: bool) -> None:
     with LlamaCppFake([FakeModel("m", 512)], summariser(walk())) as fake, running_proxy(fake) as proxy:
         system = {"role": "system", "content": "rule " * 2000}
@@ -167,7 +166,6 @@ def overflowing(kind: str) -> FakeBackend:
 
 
 @pytest.mark.parametrize("kind", ["lmstudio", "openrouter", "llamacpp", "vllm", "generic"])
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -> None:
     promise = {} if kind == "lmstudio" else {"m": {"window": 100_000}}  # it would be loaded with as much
     with overflowing(kind) as fake, running_proxy(fake, models=promise) as proxy:

@@ -87,7 +87,6 @@ def believed(proxy: Proxy) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("messages", [SHORT, LONG], ids=["short", "long"])
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("text", [FALSE_WINDOW, NO_TOOLS, NO_PARSER])
 @pytest.mark.parametrize("kind", sorted(ECHOES))
 @pytest.mark.rows(16)
@@ -146,7 +145,6 @@ OVERFLOWS = {
 }
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", OVERFLOWS)
 @pytest.mark.rows(20)
 def test_an_honest_overflow_teaches_the_window_and_is_survived(name: str, stream: bool) -> None:

@@ -118,7 +118,6 @@ def test_two_models_in_turns(swap: LlamaSwapFake) -> None:
     assert swap.loads == ["small", "large"] * 8
 
 
-@pytest.mark.parametrize("stream", [True, False])
 def test_a_model_that_does_not_start(swap: LlamaSwapFake, stream: bool) -> None:
     with running_proxy(swap) as proxy:
         body = {"model": "broken", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}

@@ -41,7 +41,6 @@ def prompt(fake: FakeBackend) -> str:
 
 
 @pytest.mark.parametrize("kind", FAKES)
-@pytest.mark.parametrize("stream", [False, True])
 def test_what_was_left_out_is_told_and_its_middle_is_recalled(kind: str, stream: bool) -> None:
     messages = document(600)
     with staged(kind) as (fake, proxy):
@@ -93,7 +92,6 @@ def test_all_of_a_book_is_looked_through() -> None:
         assert FACT in prompt(fake)
 
 
-@pytest.mark.parametrize("stream", [False, True])
 def test_of_which_less_than_a_tenth_would_be_left_is_refused_with_the_figures(stream: bool) -> None:
     with staged(documents="off") as (fake, proxy):
         messages = document(4000, "Translate it, please.")

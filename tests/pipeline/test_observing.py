@@ -43,7 +43,6 @@ def observed(proxy: Proxy) -> dict[str, Any]:
         (OllamaFake, 7500, 50, 200, "compacted", "cut"),
     ],
 )
-@pytest.mark.parametrize("stream", [True, False])
 def test_what_would_be_done_and_what_was_lost_is_said(
     fake: Callable[..., Any], words: int, limit: int, status: int, would: str, lost: str, *, stream: bool
 ) -> None:

@@ -125,7 +125,6 @@ def test_the_answer_is_capped_by_setting_then_by_policy(settings: dict[str, Any]
         assert effective(proxy)["answer_cap"] == cap
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "settings",
     [{}, {"policy": "standard"}, {"policy": "local"}, {"models": {"m": ModelOverrides(policy="local")}}],

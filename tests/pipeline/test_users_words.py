@@ -94,7 +94,6 @@ def note(number: int, size: int) -> str:
 
 
 @pytest.mark.parametrize(("sizes", "cut"), [((4300, 4300), False), ((3000, 3000, 3000), False), ((8000,), True)])
-@pytest.mark.parametrize("stream", [False, True])
 def test_pasted_notes_are_summarised_before_any_is_cut(sizes: tuple[int, ...], cut: bool, stream: bool) -> None:
     messages: list[dict[str, Any]] = []
     for number, size in enumerate(sizes):
