@@ -50,6 +50,8 @@ _FOCUSED = (
     "Tell all that belongs to it in detail: names, numbers, paths, exact values, decisions, what is still open. Put "
     "everything else in short. Write in the language of the conversation."
 )
+INSTRUCTIONS = (INSTRUCTION, _FOCUSED)
+"""All of Spillway's own requests for a summary: a model that only repeats one of them has not written any."""
 _OF_EXTRACT = 2
 """Factor on the room for completed work after an extract, which leaves much of its own room unused if tools were called."""
 _SHORT = 6_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proxy.compaction.source import Source, is_mentioned, words_of
-from proxy.compaction.summary import INSTRUCTION
+from proxy.compaction.summary import INSTRUCTIONS
 from proxy.core.history.embedded import without_calls
 from proxy.core.history.marks import CHANGED, DONE, MORE_QUOTES, OPEN_ITEMS, QUOTES
 from proxy.core.history.sentences import last_end, sentences
@@ -162,11 +162,11 @@ def _long_enough(text: str) -> bool:
 
 
 def _is_copy(text: str, source: Source) -> bool:
-    """Return whether a text repeats an answer or the instruction: a model may continue instead of summarising."""
+    """Return whether a text repeats an answer or an instruction: a model may continue instead of summarising."""
     shingles = _shingles(text)
-    instruction = _shingles(INSTRUCTION)
-    if len(shingles & instruction) > _COPIED * min(len(instruction), max(1, len(shingles))):
-        return True
+    for instruction in map(_shingles, INSTRUCTIONS):
+        if len(shingles & instruction) > _COPIED * min(len(instruction), max(1, len(shingles))):
+            return True
     return bool(shingles) and any(
         len(shingles & _shingles(answer)) > _COPIED * len(shingles)
         for answer in source.answers

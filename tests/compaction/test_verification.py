@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.source import NOTHING, Source, source_of
-from proxy.compaction.summary import instruction
+from proxy.compaction.summary import focused, instruction
 from proxy.compaction.verification import LoopWatch, SummaryReply, checked, loops
 from tests.histories import assistant, call, tool, user
 
@@ -52,6 +52,7 @@ def test_a_summary_that_says_something_is_kept(text: str) -> None:
         ("Es tut mir leid, aber dabei kann ich nicht helfen.", "refusal"),
         ("对不起，我无法总结这段对话，因为内容不完整，请再发一次。", "refusal"),
         (instruction(tokens=50), "copy"),
+        (instruction(tokens=400, prompt=focused("the boat and its engine")), "copy"),
         (f"Yes. {instruction(tokens=50)} Thank you.", "copy"),
         ("<think>The user wants a summary, so I will think about it", "empty"),
         ("<think>Let me see.</think>", "empty"),
