@@ -186,11 +186,6 @@ class Answer:
         """Return whether the model generated anything."""
         return any(attempt.spoke for attempt in self.attempts)
 
-    @property
-    def resumes(self) -> int:
-        """Number of times the answer was resumed; attempts that added nothing to it do not count."""
-        return sum(1 for a in self.attempts[:-1] if a.spoke and not (a.restarted or a.cleared or a.searching))
-
     def attempts_in_vain(self, gain: int) -> int:
         """Count the latest attempts in a row, the running one included, that each gave the client less than `gain` tokens.
 
