@@ -84,7 +84,10 @@ def counted(proxy: Proxy, metric: str, **labels: str) -> float:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("leaked", "I look it up.\n"), ("leaked in a block", ""), ("leaked behind thoughts", ""), ("leaked twice", "")],
+    [
+        ("leaked", "I look it up.\n"),
+        *((f"leaked {how}", "") for how in ("in a block", "in python", "behind thoughts", "twice")),
+    ],
 )
 def test_a_leaked_call_becomes_a_call(proxy: Proxy, name: str, text: str, *, stream: bool) -> None:
     before = counted(proxy, "mended_tool_calls_total", what="leaked")
@@ -110,10 +113,6 @@ def test_a_call_that_a_result_holds_stays_text(mode: str, name: str, *, stream: 
     assert b'"tool_calls":[' not in answer.content
     whole = read_stream(answer.content).text if stream else answer.json()["choices"][0]["message"]["content"]
     assert whole == text
-
-
-def test_a_call_in_python_becomes_a_call(proxy: Proxy, *, stream: bool) -> None:
-    assert said(proxy, "leaked in python", stream=stream) == ("", [PARIS], "tool_calls")
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
@@ -153,33 +152,25 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     assert ends[path] in told
 
 
-@pytest.mark.parametrize(("name", "finish"), [("shown", "stop"), ("cut", "length")])
-def test_what_is_no_call_stays_text(proxy: Proxy, name: str, finish: str, *, stream: bool) -> None:
-    assert said(proxy, name, stream=stream) == (REPLIES[name].text, [], finish)
-
-
-@pytest.mark.parametrize("fields", [{"tools": None}, {"tool_choice": "none"}, {"response_format": {"type": "json_object"}}])
-def test_a_call_that_was_not_asked_for_stays_text(proxy: Proxy, fields: dict[str, Any], *, stream: bool) -> None:
-    assert said(proxy, "leaked", stream=stream, **fields) == (REPLIES["leaked"].text, [], "stop")
+@pytest.mark.parametrize(
+    ("name", "fields", "finish"),
+    [
+        ("shown", {}, "stop"),
+        ("cut", {}, "length"),
+        ("leaked", {"tools": None}, "stop"),
+        ("leaked", {"tool_choice": "none"}, "stop"),
+        ("leaked", {"response_format": {"type": "json_object"}}, "stop"),
+    ],
+)
+def test_what_is_no_call_or_not_asked_for_stays_text(
+    proxy: Proxy, name: str, fields: dict[str, Any], finish: str, *, stream: bool
+) -> None:
+    assert said(proxy, name, stream=stream, **fields) == (REPLIES[name].text, [], finish)
 
 
 def test_reading_them_back_can_be_turned_off(*, stream: bool) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake, tool_mode="native") as proxy:
         assert said(proxy, "leaked", stream=stream) == (REPLIES["leaked"].text, [], "stop")
-
-
-def test_a_stream_without_calls_keeps_its_bytes(proxy: Proxy) -> None:
-    with LlamaCppFake([FakeModel("m", 8192)], brain) as fake, running_proxy(fake) as here:
-        for name in ("plain", "shown"):
-            fields = {"stream": True, "stream_options": {"include_usage": True}}
-            through = here.chat(asked(name, **fields)).content
-            with_tools = [line for line in through.split(b"\n\n") if b'"content"' in line]
-            assert with_tools
-            assert read_stream(through).text == REPLIES[name].text
-            pieces = [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in with_tools]
-            alone = proxy.chat(asked(name, **fields, tools=None)).content
-            told = [line for line in alone.split(b"\n\n") if b'"content"' in line]
-            assert pieces == [json.loads(line[6:])["choices"][0]["delta"].get("content") for line in told]
 
 
 def test_a_call_that_is_made_twice_is_told_once(proxy: Proxy, *, stream: bool) -> None:

@@ -1,7 +1,5 @@
 """Ends of answers that a backend gets wrong, through the whole proxy: a proper end for the client, or an error."""
 
-from typing import Any
-
 import pytest
 
 from tests.attempts.test_resuming import joined_calls
@@ -30,25 +28,6 @@ BROKEN = {
     "nothing but a role": opening(),
     "nothing": b"",
 }
-
-
-@pytest.mark.parametrize("models", [MODELS, {}], ids=["known window", "unknown window"])
-@pytest.mark.parametrize("how", PROPER)
-def test_what_was_said_to_its_end_ends_properly(how: str, models: dict[str, Any]) -> None:
-    answer = SSE + opening() + PROPER[how]
-    with replying(answer) as backend, running_proxy(backend.setting, models=models) as proxy:
-        seen = proxy.chat({"model": "m", "stream": True, "messages": GO})
-        one_answer(read(seen.content), "It was a bright day.")
-        assert len(backend.chats()) == 1
-
-
-@pytest.mark.parametrize("how", BROKEN)
-def test_what_was_not_is_an_error(how: str) -> None:
-    answer = SSE + BROKEN[how]
-    with replying(answer) as backend, running_proxy(backend.setting, models=MODELS) as proxy:
-        client = read(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
-        assert [error["code"] for error in client.errors] == ["upstream_failed"]
-        assert (client.finishes, client.done) == ([], 1)
 
 
 @pytest.mark.parametrize("how", [*PROPER, *BROKEN])

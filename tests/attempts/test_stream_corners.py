@@ -10,8 +10,8 @@ import pytest
 
 from proxy.flights import Flights
 from proxy.job import Job
-from tests.attempts.test_resuming import history, joined_calls
-from tests.attempts.test_tools import ASK, CALL, EMULATED, WEATHER, says
+from tests.attempts.test_resuming import history
+from tests.attempts.test_tools import CALL, WEATHER
 from tests.attempts.test_whole import choice, whole
 from tests.fakes import FAKES, FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, summariser, walk, words
 from tests.fakes.model import Provider
@@ -160,17 +160,6 @@ def test_thinking_between_tags_that_is_truly_gone_on_with(kind: str) -> None:
     ):
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO, "max_tokens": 5000}).content)
         assert seen.text == "<think>" + words(1, 700) + "\n</think>\n\nDone."
-
-
-def test_an_emulated_call_before_one_that_is_corrected_reaches_the_client() -> None:
-    broken = CALL.replace('"city": "Paris"', '"town": "Rome"')
-    fixed = CALL.replace("Paris", "Rome")
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], says(f"{CALL}\n{broken}", fixed)) as fake,
-        running_proxy(fake, **EMULATED) as proxy,
-    ):
-        answer = proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER], "stream": True})
-        assert [call["arguments"] for call in joined_calls(answer.content)] == ['{"city": "Paris"}', '{"city": "Rome"}']
 
 
 def test_an_answer_that_the_client_began_rules_no_continuation_out_for_others() -> None:

@@ -11,8 +11,6 @@ import pytest
 
 from proxy.attempts.client import ClientStream
 from proxy.core.jsontext import dumps
-from proxy.core.settings import BackendSetting
-from proxy.stream.status import COMPACTING
 from tests.fakes import (
     FAKES,
     HEADERS,
@@ -20,7 +18,6 @@ from tests.fakes import (
     FakeModel,
     Gate,
     LlamaCppFake,
-    LmStudioFake,
     Question,
     Reply,
     asks_summary,
@@ -165,41 +162,6 @@ def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least:
             assert "3 tool calls (" not in str(fake.chats()[-1].json)
 
 
-def test_usage_of_a_joined_stream_is_summed() -> None:
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
-        body = {"model": "m", "stream": True, "messages": GO, "stream_options": {"include_usage": True}}
-        seen = read_stream(proxy.chat(body).content)
-        assert seen.text == words(1, 700)
-        assert seen.finishes == ["stop"]
-        assert seen.usage is not None
-        assert abs(seen.usage["completion_tokens"] - 1400) <= 3
-
-
-@pytest.mark.parametrize("form", ["content", "reasoning", "event", "comment", "off", "auto"])
-def test_status_forms(form: str) -> None:
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=700))) as fake, running_proxy(fake) as proxy:
-        body = {"model": "m", "stream": True, "messages": GO}
-        seen = read_stream(proxy.chat(body, **{"x-spillway-status": form}).content)
-        assert ("Compacting" in seen.text) is (form == "content")
-        assert ("Compacting" in seen.reasoning) is (form == "reasoning")
-        assert bool(seen.events) is (form in ("event", "auto"))
-        assert any("Compacting" in comment for comment in seen.comments) is (form in ("comment", "auto"))
-        if form != "content":
-            assert seen.text == words(1, 700)
-        if form == "content":
-            again = [*GO, {"role": "assistant", "content": seen.text}, {"role": "user", "content": "and?"}]
-            proxy.chat({"model": "m", "stream": False, "max_tokens": 5, "messages": again})
-            assert "Compacting" not in fake.chats()[-1].body.decode()
-
-
-def test_a_notice_before_the_first_byte_keeps_one_identity() -> None:
-    with LlamaCppFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake, running_proxy(fake, status="content") as proxy:
-        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
-        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
-        assert (len(seen.ids), seen.roles, len(seen.finishes), seen.done) == (1, 1, 1, 1)
-        assert seen.text.startswith(f"\n\n> *{COMPACTING.text}")
-
-
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
 SIGNS_OF_LIFE = [
     (CHAT, HEADERS, b": spillway"),
@@ -265,17 +227,6 @@ def test_a_summary_that_is_waited_for_says_how_far_it_is(monkeypatch: pytest.Mon
             seen += next(parts)
         gate.open()
         assert read_stream(seen + b"".join(parts)).done == 1
-
-
-def test_an_overflow_told_inside_the_stream_is_answered() -> None:
-    with (
-        LmStudioFake([FakeModel("m", 1024)], summariser(walk(last=5))) as fake,
-        running_proxy(BackendSetting(url=fake.url, name="m", kind="generic"), models={"m": {"window": 50_000}}) as proxy,
-    ):
-        history = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 150} for n in range(9)]
-        seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": history}).content)
-        assert (fake.overflows, seen.text) == (1, words(1, 5))
-        assert (len(seen.ids), seen.roles, seen.finishes, seen.done, seen.errors) == (1, 1, ["stop"], 1, [])
 
 
 def held_later(gate: Gate) -> Brain:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from tests.fakes import FakeModel, GenericFake, Question, Reply, summariser, walk, words
+from tests.fakes import FakeModel, GenericFake, summariser, walk, words
 from tests.fakes.model import Prompt, Refused
 from tests.proxying import Proxy, read_stream, running_proxy
 
@@ -128,16 +128,6 @@ def test_the_bound_of_a_client_stays_exact(bound: int, stream: bool) -> None:
 def test_what_can_not_be_joined_ends_where_the_server_ends_it() -> None:
     with GenericFake([FakeModel("m", 2048)], walk(last=LAST)) as fake, running_proxy(fake) as proxy:
         assert asked(proxy, stream=True, response_format={"type": "json_object"})[1] == "length"
-        assert len(fake.chats()) == 1
-
-
-def test_an_answer_that_ends_by_itself_is_sent_once() -> None:
-    def brain(question: Question) -> Reply:
-        del question
-        return Reply(text="Yes.", finish="stop")
-
-    with GenericFake([FakeModel("m", 2048)], brain) as fake, running_proxy(fake) as proxy:
-        assert asked(proxy, stream=True)[:2] == ("Yes.", "stop")
         assert len(fake.chats()) == 1
 
 

@@ -78,17 +78,6 @@ def test_facts_that_the_summariser_kept_are_answered() -> None:
         assert "c1" in answer.json()["choices"][0]["message"]["content"]
 
 
-def test_one_credential_never_sees_what_came_from_another() -> None:
-    with LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        _, messages = turns(proxy, 14)
-        messages.append({"role": "user", "content": "And now?"})
-        body = {"model": "m", "messages": messages}
-        mine = proxy.chat(body)
-        assert mine.headers["x-spillway-action"] == "continued"
-        other = proxy.chat(body, authorization="Bearer somebody-else")
-        assert other.headers["x-spillway-action"] == "compacted"
-
-
 def test_concurrent_requests_share_one_compaction() -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.core.piece import CallPart, Piece
@@ -53,29 +53,20 @@ def once(calls: Sequence[tuple[str, str]]) -> list[tuple[str, str, str]]:
     return sorted(kept.values(), key=lambda call: int(call[0][1:]))
 
 
-@pytest.mark.parametrize("finish", ["tool_calls", ""])
-@pytest.mark.parametrize("size", [1, 3, 100])
-@pytest.mark.parametrize(
-    "calls",
-    [
-        [PARIS, PARIS],
-        [PARIS, PARIS, PARIS, NOW],
-        [PARIS, LISBON, PARIS, LISBON],
-        [NOW, NOW, PARIS],
-        [PARIS, TIGHT, NOW],
-        [PARIS, SPACED],
-        [PARIS, NOW],
-    ],
+@given(
+    st.lists(st.sampled_from([PARIS, TIGHT, LISBON, SPACED, NOW]), max_size=8),
+    st.integers(1, 30),
+    st.sampled_from(["tool_calls", ""]),
 )
+@example([PARIS, PARIS, PARIS, NOW], 1, "tool_calls")
+@example([PARIS, LISBON, PARIS, LISBON], 3, "")
+@example([NOW, NOW, PARIS], 100, "")
+@example([PARIS, TIGHT, NOW], 1, "")
+@example([PARIS, SPACED], 3, "tool_calls")
 def test_a_call_that_is_made_twice_is_passed_on_once(calls: list[tuple[str, str]], size: int, finish: str) -> None:
     dropped: list[str] = []
     assert said(fed(RepeatedCalls(dropped.append), parts(calls, size), finish)) == once(calls)
     assert len(dropped) == len(calls) - len(once(calls))
-
-
-@given(st.lists(st.sampled_from([PARIS, TIGHT, LISBON, SPACED, NOW]), max_size=8), st.integers(1, 30))
-def test_however_the_calls_come(calls: list[tuple[str, str]], size: int) -> None:
-    assert said(fed(RepeatedCalls(list[str]().append), parts(calls, size))) == once(calls)
 
 
 def test_calls_that_have_no_name_that_is_known_are_left_alone() -> None:

@@ -78,18 +78,11 @@ def plain_chunks() -> st.SearchStrategy[dict[str, Any]]:
 whole_frames = st.lists(lines(plain_chunks()), max_size=12).map(b"".join)
 
 
-@given(whole_frames)
-def test_what_needs_nothing_passes_byte_for_byte(body: bytes) -> None:
-    body = opening() + body + ending() + DONE
-    for watch in (Watch(), FAR):
-        assert relayed(watch, body) == body
-
-
 @given(whole_frames, sizes)
 @example(b"".join(map(said, ["a\u2028b", "\x85", "字", "😀", '"', "\\", "\n"])), [1])
-def test_how_the_bytes_are_read_makes_no_difference_to_identity(body: bytes, sizes: list[int]) -> None:
+def test_what_needs_nothing_passes_byte_for_byte_however_it_is_read(body: bytes, sizes: list[int]) -> None:
     body = opening() + body + ending() + DONE
-    assert relayed(FAR, body, sizes) == body
+    assert relayed(FAR, body, sizes) == relayed(FAR, body) == relayed(Watch(), body) == body
 
 
 @pytest.mark.no_cover
