@@ -56,7 +56,10 @@ def test_an_open_proxy_answers_to_its_names_and_to_addresses() -> None:
 FOREIGN = (*("evil.example", "evil.example:8484", "localhost.evil.example", "127.0.0.1.nip.io", "spillway"), "a.internal")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/healthz", "/metrics", "/spillway/models", "/api/tags"])
+PATHS = ("/v1/chat/completions", "/healthz", "/metrics", "/spillway/models", "/api/tags", "/spillway/live", "/ui/app.js")
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_a_name_that_anybody_may_have_registered_is_refused(path: str) -> None:
     with OllamaFake() as fake, running_proxy(fake) as proxy:
         for host in FOREIGN:

@@ -175,28 +175,6 @@ def test_what_is_not_managed_passes_untouched(backend_managed: bool, models: dic
                 assert (explained["action"] != "passed") is expected
 
 
-def test_headers_that_must_not_travel() -> None:
-    with LlamaCppFake(brain=scripted(["hi"])) as fake, running_proxy(fake) as proxy:
-        post(
-            proxy,
-            body_of(fake, model="fake-model"),
-            **{
-                "x-conversation-id": "abc",
-                "x-spillway-status": "off",
-                "connection": "close, x-private",
-                "x-private": "1",
-                "x-kept": "yes",
-                "authorization": "Bearer client-key",
-            },
-        )
-        seen = fake.chats()[0]
-        assert seen.header("x-kept") == "yes"
-        assert seen.header("authorization") == "Bearer client-key"
-        assert seen.header("host") == fake.url.removeprefix("http://")
-        for name in ("x-conversation-id", "x-spillway-status", "x-private"):
-            assert seen.header(name) is None
-
-
 def test_an_error_of_the_backend_passes_unchanged(stream: bool) -> None:
     with LlamaCppFake() as fake, running_proxy(fake) as proxy:
         raw = b'{ "error": {"message": "slow down", "code": 429} }'

@@ -16,7 +16,7 @@ from proxy.store import Store
 from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, summariser, wait_until, walk
 from tests.fakes.waiting import PATIENCE
 from tests.histories import FORMS, assistant, call, tool, user
-from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
+from tests.proxying import UNREDUCED, Proxy, metric, read_stream, running_proxy
 from tests.raw import asking, connected
 
 WINDOW = 2048
@@ -309,3 +309,5 @@ def test_a_useless_summary_is_replaced_by_one_made_without_a_model(reply: str) -
         actions, _ = turns(proxy, 14)
         assert "compacted" in actions
         assert any(QUOTES in str(request.json["messages"]) for request in fake.chats())
+        verdict = "empty" if reply in ("", "ok") else "refusal"
+        assert all(f'verdict="{verdict}"' in labels for labels in metric(proxy, "spillway_summaries_total"))

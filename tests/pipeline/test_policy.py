@@ -61,16 +61,6 @@ def test_36_tools_in_a_small_window_leave_room_to_talk() -> None:
         assert tokens(sent[0]) < 0.25 * 8192
 
 
-def test_tools_on_a_diet_say_in_a_sentence_what_they_do() -> None:
-    body = {"model": "m", "messages": HELLO, "tools": [tool(n) for n in range(7)], "max_tokens": 9}
-    with LlamaCppFake([FakeModel("m", 2048)], walk(last=2)) as fake, running_proxy(fake) as proxy:
-        assert proxy.chat(body).status_code == 200
-        first = fake.chats()[0].json["tools"][0]["function"]
-        assert first["description"] == "Does thing 0."
-        assert first["parameters"]["properties"]["what"]["description"] == "What 0 needs."
-        assert first["parameters"]["required"] == ["what"]
-
-
 @pytest.mark.parametrize(
     ("policy", "count", "shortened"), [("auto", 2, False), ("auto", 36, True), ("local", 2, True), ("standard", 36, False)]
 )
@@ -153,19 +143,6 @@ def test_a_policy_that_there_is_not_is_refused_with_those_there_are() -> None:
 
 
 # System prompt
-
-
-@pytest.mark.parametrize(("policy", "replaced"), [("auto", False), ("local", True)])
-def test_the_system_prompt_is_replaced_under_local(policy: str, replaced: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 4096)], walk(last=2)) as fake,
-        running_proxy(fake, policy=policy, system_prompt="Be brief.") as proxy,
-    ):
-        proxy.chat({"model": "m", "messages": HELLO})
-        proxy.chat({"model": "m", "messages": HELLO[1:]})
-        first, second = (chat.json["messages"] for chat in fake.chats())
-        assert first == ([{"role": "system", "content": "Be brief."}, HELLO[1]] if replaced else HELLO)
-        assert second == HELLO[1:]
 
 
 def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_from() -> None:

@@ -301,19 +301,6 @@ def test_one_credential_never_gets_what_another_said() -> None:
         assert "Pim" not in str(prompts(fake)[-1])
 
 
-def test_an_edited_message_is_not_recalled_as_it_was() -> None:
-    with staged() as (fake, proxy):
-        ask(proxy, long_chat())
-        edited = [
-            m if m["content"] != FACT else {**m, "content": "My sister Mathilda keeps a parrot in Leipzig."}
-            for m in long_chat()
-        ]
-        ask(proxy, edited)
-        last = text_of(prompts(fake)[-1][-1])
-        assert "Pim" not in last
-        assert "a parrot in Leipzig" in last
-
-
 def test_chores_and_structured_answers_get_nothing() -> None:
     with staged() as (fake, proxy):
         ask(proxy, long_chat(), response_format={"type": "json_object"})

@@ -75,7 +75,7 @@ class Stand:
         return int(min(self.budget.due - estimate.tokens, self.budget.limit - estimate.upper))
 
 
-async def recalled(recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any) -> Self:
+async def recalled(recaller: Recaller, meter: Meter, messages: list[dict[str, Any]], covered: int, **given: Any) -> Stand:
     job = await Stand(meter, messages, covered, **given).start()
     await recaller.enrich(job)  # type: ignore[arg-type]
     return job
