@@ -42,8 +42,6 @@ from proxy.tokens.cache import Cache
 
 QUIET = 0.5
 """Seconds without a request after which a backend counts as idle: background tasks and the next step of a loop come sooner."""
-LONGEST_QUIET = 10.0
-"""Upper bound of the pause, which grows after each cancelled job: a prompt whose reading is cancelled was read for nothing."""
 BUSY = 2.0
 """Seconds until a backend that works for other clients is checked again. llama.cpp (b11549) does not notice that a client has left
 while it is polled more often than every 1.5 s."""
@@ -105,14 +103,13 @@ class AheadCompactor(AddOn):
         self._ended = asyncio.Event()
         self._plans: OrderedDict[tuple[str, bytes], _Plan] = OrderedDict()
         """Plans by scope and link, oldest first."""
-        self._quiet = defaultdict[str, float](lambda: QUIET)
-        """Seconds without a request before a job starts, by backend."""
         self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Locks by backend, held by the plan it works for."""
         self._closed = False
         self._answered = Cache[tuple[str, bytes], float](self._meter.memory)
         """Times at which histories were answered, by scope and link."""
-        self._habits = Cache[tuple[str, bytes], Pauses](self._meter.memory)
+        self._habits = Cache[tuple[str, bytes, bool], Pauses](self._meter.memory)
+        """Pauses in conversations, those of their users and those between the steps of a loop."""
         self._tried = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
         """Extracts, by scope and digest, for which a model was already asked for a summary instead."""
 
@@ -150,7 +147,7 @@ class AheadCompactor(AddOn):
             found = job.prompt.checkpoint
             joins = plan.running and not plan.digest and plan.expected in job.prompt.links[:-1]
             if not (joins and self._summaries.wait(job)):
-                if plan.summarising and (pauses := self._habits.get(key := _conversation(job))) is not None:
+                if plan.summarising and (pauses := self._habits.get(key := _pauses_before(job))) is not None:
                     self._habits.put(key, pauses._replace(vain=pauses.vain + 1), 0)
                 plan.task.cancel()
             if plan.digest and found is not None and found.digest == plan.digest:
@@ -219,11 +216,11 @@ class AheadCompactor(AddOn):
         plan.task.cancel()
 
     def _note_pause(self, job: Job) -> None:
-        """Record how long the user of a conversation was away."""
+        """Record how long the user of a conversation was away, or how long a step of a loop took."""
         since = next(filter(None, (self._answered.get((job.scope, each)) for each in job.prompt.links[-2::-1])), None)
-        if since is not None and is_user(job.prompt.sent[-1]):
+        if since is not None:
             pause = job.outcome.clock() - since
-            self._habits.put(key := _conversation(job), (self._habits.get(key) or Pauses()).followed_by(pause), 0)
+            self._habits.put(key := _pauses_before(job), (self._habits.get(key) or Pauses()).followed_by(pause), 0)
 
     def _extract_in(self, job: Job) -> bool:
         """Return whether a prompt begins with an extract that no model has been asked to replace yet."""
@@ -247,21 +244,24 @@ class AheadCompactor(AddOn):
 
     async def _in_turn(self, plan: _Plan, job: Job, upstreams: set[Upstream], work: _Work) -> None:
         """Run a part of a plan when the backends are quiet, and again each time it is cancelled for other requests."""
+        quiet = QUIET
         for _ in range(MOST_TRIES):
             async with self._turns[job.route.upstream.key]:
-                await self._wait_until_quiet(job, upstreams)
+                await self._wait_until_quiet(job, upstreams, quiet)
+                since = job.outcome.clock()
                 result = await self._try(plan, job, upstreams, work)
             if result != "cancelled":
                 break
+            quiet += job.outcome.clock() - since  # such a pause was too short for it
 
-    async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream]) -> None:
-        """Return once none of these backends had a request for a while, and the job's own works for no other client."""
+    async def _wait_until_quiet(self, job: Job, upstreams: set[Upstream], quiet: float) -> None:
+        """Return after `quiet` seconds in which none of these backends had a request, if the job's own works for no other client."""
         while True:
             while self._is_serving(upstreams):
                 self._ended.clear()
                 await self._ended.wait()
             before = self._arrivals
-            await asyncio.sleep(self._quiet[job.route.upstream.key])
+            await asyncio.sleep(quiet)
             if before == self._arrivals and not self._is_serving(upstreams):
                 if await job.route.known.is_busy():
                     await asyncio.sleep(BUSY)
@@ -290,9 +290,7 @@ class AheadCompactor(AddOn):
                 "cancelled" if run.cancelled() else "failed" if run.exception() else run.result()
             )
             if result is not None:
-                seconds, name = outcome.clock() - outcome.since, job.route.upstream.key
-                self._quiet[name] = min(LONGEST_QUIET, self._quiet[name] + seconds) if result == "cancelled" else QUIET
-                outcome.add("compacted_ahead", became=result, seconds=seconds)
+                outcome.add("compacted_ahead", became=result, seconds=outcome.clock() - outcome.since)
             outcome.close(0)
         return result
 
@@ -302,7 +300,7 @@ class AheadCompactor(AddOn):
     async def _compact(self, plan: _Plan, rest: Sequence[Message], recalled: int, job: Job) -> AheadResult | None:
         """Prepare the next prompt as if the client had asked, then have a model summarise; returns None if there was no need."""
         result = await self._shorten(plan, job, rest, recalled)
-        patience = self._patience(plan, job) if (lacks_summary := self._extract_in(job)) else None
+        patience = self._patience(plan, job, loop=bool(rest)) if (lacks_summary := self._extract_in(job)) else None
         # If there surely is time for both, the summary comes first: the backend still caches the prompt that it is appended to.
         job.ahead = Ahead(plan.expected, displaced=result != "done" or patience != 0)
         if result == "done" and job.ahead.displaced:
@@ -313,9 +311,9 @@ class AheadCompactor(AddOn):
             return await self._summarise(plan, job, rest) or result
         return result
 
-    def _patience(self, plan: _Plan, job: Job) -> float | None:
-        """Return the seconds the user has to stay away before a summary is requested, or None; see `Pauses.patience`."""
-        pauses, pace = self._habits.get(_conversation(job)), self._counting.pace(job.key)
+    def _patience(self, plan: _Plan, job: Job, *, loop: bool) -> float | None:
+        """Return the seconds the client has to stay away before a summary is requested, or None; see `Pauses.patience`."""
+        pauses, pace = self._habits.get(_pauses(job, loop=loop)), self._counting.pace(job.key)
         needed = (plan.used + job.estimate.tokens) / pace.read + (job.window or 0) / 8 / pace.written
         passed = job.outcome.clock() - plan.answered.since - plan.answered.seconds
         return None if pauses is None else pauses.patience(passed, needed)
@@ -381,9 +379,17 @@ class AheadCompactor(AddOn):
             await body_of(response, _ANSWER_BYTES)
 
 
-def _conversation(job: Job) -> tuple[str, bytes]:
-    """Return a key that turns of one conversation share, and other conversations rarely do: the scope and the first link."""
-    return job.scope, job.prompt.links[0]
+def _pauses(job: Job, *, loop: bool) -> tuple[str, bytes, bool]:
+    """Return the key of a conversation's pauses, those of its user or those in a `loop` of tool calls.
+
+    Turns of one conversation share the scope and the first link, and other conversations rarely do.
+    """
+    return job.scope, job.prompt.links[0], loop
+
+
+def _pauses_before(job: Job) -> tuple[str, bytes, bool]:
+    """Return the key of the pauses that are like the one before this request."""
+    return _pauses(job, loop=not is_user(job.prompt.sent[-1]))
 
 
 def _is_conversation(job: Job) -> bool:

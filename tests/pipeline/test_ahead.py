@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -265,6 +265,29 @@ def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_for_longer(mon
         wait_ahead(proxy, cancelled=1, done=1)
         assert [each for each in slept if 0.5 < each < 2.0], "than the pause that was too short"
         assert talk.ask().headers["x-spillway-action"] in UNREDUCED
+
+
+def test_a_user_who_is_back_early_does_not_put_off_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, slept, sleep = Gate(), list[float](), asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    def brain(question: Question) -> Reply:
+        return replace(summariser(qa())(question), gate=gate if question.body.get("max_tokens") == 1 else None)
+
+    monkeypatch.setattr("asyncio.sleep", noted)
+    monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.123)
+    with LlamaCppFake([MODEL], brain) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy)
+        talk.ask()
+        gate.wait_reached(LATER)  # the new prompt is being read
+        assert talk.ask().headers["x-spillway-action"] in UNREDUCED
+        wait_until(lambda: ahead(proxy) == {"cancelled": 1} and fake.cancelled == 1, LATER)
+        gate.open()
+        wait_until(lambda: sum(ahead(proxy).values()) > 1, LATER)
+        assert slept.count(0.123) >= 2
 
 
 @contextmanager
