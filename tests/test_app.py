@@ -19,9 +19,7 @@ def _no_proxies_around(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
 
 
-def test_requests_go_through_the_proxy_and_the_log_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_go_through_it_and_the_log_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="spillway")
     with VllmFake(brain=scripted(["from afar"] * 2)) as fake:
         monkeypatch.setenv("HTTP_PROXY", fake.url.replace("://", "://me:s3cret@"))

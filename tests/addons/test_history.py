@@ -207,9 +207,7 @@ def test_memory_is_bounded_in_bytes_and_bodies_go_first(fake: LlamaCppFake) -> N
         assert len(outcomes(proxy)["outcomes"]) == len(told)
 
 
-def test_requests_are_bounded_in_number_and_those_forgotten_are_told(
-    fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_bounded_in_number_and_forgotten_ones_told(fake: LlamaCppFake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MOST_REQUESTS", 3)
     with running_proxy(fake) as proxy:
         proxy.chat({"messages": turns(1, "First?")})

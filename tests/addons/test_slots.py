@@ -156,9 +156,7 @@ def test_files_that_nobody_knows_any_more_are_emptied() -> None:
 
 
 @pytest.mark.parametrize(("words", "placed"), [(100, [1, 1, 0, 0]), (300, [1, 1, 0])])
-def test_a_refused_summary_leaves_the_conversation_in_its_slot(
-    monkeypatch: pytest.MonkeyPatch, words: int, placed: list[int]
-) -> None:
+def test_a_refused_summary_leaves_a_chat_in_its_slot(monkeypatch: pytest.MonkeyPatch, words: int, placed: list[int]) -> None:
     """The prompt with an extract is read there, and a summary asked for in the other, with a transcript."""
     monkeypatch.setattr(slots, "QUIET", 60.0)
     with LlamaCppFake([MODEL], long_winded, slots=2, saves=True) as fake, running_proxy(fake, ahead="on") as proxy:

@@ -86,7 +86,7 @@ IN_PARTS = [*SECOND[:2], {"role": "user", "content": [{"type": "text", "text": "
         pytest.param(SECOND, "openai/gpt-5.4", SECOND, None, id="cached anyway"),
     ],
 )
-def test_a_conversation_is_marked_where_its_service_caches_nothing_else(
+def test_a_chat_is_marked_where_its_service_caches_nothing_else(
     messages: list[Any], model: str, sent: list[Any], field: Any
 ) -> None:
     with OpenRouterFake([FakeModel(model, 65_536)], echo) as backend, running_proxy(backend) as proxy:

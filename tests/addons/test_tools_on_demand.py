@@ -21,21 +21,8 @@ WINDOW = 8192
 LONG = "It says in detail what it does and what it is good for, whoever asks. "
 OBJECTS = [
     *[
-        "account",
-        "album",
-        "budget",
-        "calendar",
-        "contact",
-        "device",
-        "email",
-        "file",
-        "folder",
-        "group",
-        "invoice",
-        "lead",
-        "meeting",
-        "note",
-        "order",
+        *("account", "album", "budget", "calendar", "contact", "device", "email", "file", "folder", "group", "invoice"),
+        *("lead", "meeting", "note", "order"),
     ]
 ]
 VERBS = ["create", "delete", "list", "update"]

@@ -270,9 +270,7 @@ def test_traces_go_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -
     assert about["deployment.environment.name"] == "here"
 
 
-def test_a_collector_that_is_gone_delays_no_answer_and_no_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_collector_that_is_gone_delays_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("proxy.addons.tracing.SHUTDOWN_TIMEOUT", 0.1)
     gone = threading.Event()
@@ -286,9 +284,7 @@ def test_a_collector_that_is_gone_delays_no_answer_and_no_end(
     assert gone.wait(15)
 
 
-def test_without_the_extra_the_log_says_what_brings_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_extra_the_log_says_what_has_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     monkeypatch.delitem(sys.modules, "proxy.addons.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

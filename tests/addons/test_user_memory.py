@@ -151,9 +151,7 @@ def test_the_holder_of_a_key_may_be_one_person() -> None:
         ([{"role": "user", "content": NUTS}], {"response_format": {"type": "json_object"}}),
     ],
 )
-def test_nothing_is_kept_of_tools_models_rules_secrets_and_chores(
-    messages: list[dict[str, Any]], fields: dict[str, Any]
-) -> None:
+def test_nothing_is_kept_of_tools_models_rules_secrets_chores(messages: list[dict[str, Any]], fields: dict[str, Any]) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "page", "arguments": "{}"}}
     before = [{"role": "user", "content": "Read it."}, {"role": "assistant", "content": None, "tool_calls": [call]}]
     history = [*(before if messages[0]["role"] == "tool" else ()), *messages]

@@ -122,12 +122,8 @@ def test_old_probes_need_not_say_whom_they_call() -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v1/chat/completions"),
-        ("POST", "/spillway/explain"),
-        ("GET", "/v1/models"),
-        ("POST", "/api/me"),
-        ("OPTIONS", "/v1/chat/completions"),
-        ("OPTIONS", "/api/tags"),
+        *(("POST", "/v1/chat/completions"), ("POST", "/spillway/explain"), ("GET", "/v1/models"), ("POST", "/api/me")),
+        *(("OPTIONS", "/v1/chat/completions"), ("OPTIONS", "/api/tags")),
     ],
 )
 def test_a_foreign_page_is_refused(method: str, path: str) -> None:

@@ -102,13 +102,8 @@ def test_not_ready_while_no_backend_answers() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/chat/completions",
-        "/api/v1/chat/completions",
-        "/chat/completions",
-        "/chat/completions/",
-        "//v1/chat/completions",
-        "/v1//chat/completions",
-        "//chat/completions",
+        *("/v1/chat/completions", "/api/v1/chat/completions", "/chat/completions", "/chat/completions/"),
+        *("//v1/chat/completions", "/v1//chat/completions", "//chat/completions"),
     ],
 )
 @pytest.mark.parametrize("bypass", ["0", "1"])
@@ -170,10 +165,7 @@ def test_a_browser_reads_the_documentation_without_a_key(path: str) -> None:
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        (b"{", "JSON"),
-        (b"[1]", "object"),
-        (b'{"model": "m"}', "messages"),
-        (b'{"messages": {}}', "messages"),
+        *((b"{", "JSON"), (b"[1]", "object"), (b'{"model": "m"}', "messages"), (b'{"messages": {}}', "messages")),
         (b'{"messages": [1]}', "messages[0]"),
         (b'{"messages": [{"content": "x"}]}', "role"),
         (b"\xff\xfe", "JSON"),

@@ -162,7 +162,7 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
         ("leaked", {"response_format": {"type": "json_object"}}, "stop"),
     ],
 )
-def test_what_is_no_call_or_not_asked_for_stays_text(
+def test_what_is_no_call_or_unasked_stays_text(
     proxy: Proxy, name: str, fields: dict[str, Any], finish: str, *, stream: bool
 ) -> None:
     assert said(proxy, name, stream=stream, **fields) == (REPLIES[name].text, [], finish)

@@ -446,9 +446,7 @@ COUNTING = "/v1/chat/completions/input_tokens?autoload=false"
         *((kind, {}, None, None) for kind in ("generic", "ollama", "lmstudio", "openrouter")),
     ],
 )
-def test_prompts_are_counted_where_that_costs_nothing(
-    kind: str, replies: Replies, expected: int | None, probe: Probe | None
-) -> None:
+def test_prompts_are_counted_where_that_is_free(kind: str, replies: Replies, expected: int | None, probe: Probe | None) -> None:
     counted, asked = play(backend_of(kind).count(BODY | {"stream": True}), replies)
     assert counted == expected
     assert (asked[-1] if asked else None) == probe

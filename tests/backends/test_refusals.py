@@ -142,12 +142,8 @@ def test_the_answer_bound_of_a_request_is_its_largest() -> None:
 @pytest.mark.parametrize(
     ("window", "needed", "loaded", "held", "expected"),
     [
-        (None, 1, 9, 9, "as it is"),
-        (4096, 5000, None, 0, "as it is"),
-        (4096, 4000, None, 0, None),
-        (4096, 5000, 8192, 0, None),
-        (4096, 5000, 4096, 4095, "as it is"),
-        (4096, 5000, None, 4097, "quoted"),
+        *((None, 1, 9, 9, "as it is"), (4096, 5000, None, 0, "as it is"), (4096, 4000, None, 0, None)),
+        *((4096, 5000, 8192, 0, None), (4096, 5000, 4096, 4095, "as it is"), (4096, 5000, None, 4097, "quoted")),
         (255, 5000, None, 0, "quoted"),
     ],
 )

@@ -41,7 +41,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 
 
 @given(mixed_histories(), st.floats(0.05, 1.1), st.floats(0.2, 1.5), st.booleans(), st.integers(0, 3))
-def test_every_compaction_keeps_the_invariants(
+def test_compactions_keep_the_invariants(
     messages: list[Message], share: float, limit_share: float, fails: bool, gain: int
 ) -> None:
     before = deepcopy(messages)

@@ -76,9 +76,7 @@ def test_it_is_due_if_the_next_turn_would_be(tokens: int, upper: int, grown: Gro
 
 
 @given(st.integers(0, 4000), st.integers(0, 500), st.integers(0, 500), st.integers(0, 600))
-def test_what_would_be_compacted_in_front_of_a_client_is_compacted_ahead(
-    tokens: int, asked: int, answered: int, recalled: int
-) -> None:
+def test_what_would_be_compacted_before_a_client_is_done_ahead(tokens: int, asked: int, answered: int, recalled: int) -> None:
     facts = Facts(tokens, tokens)
     due = is_compacted(decide_next(NEXT_BUDGET, facts, Growth(asked, answered), recalled=recalled))
     if is_compacted(decide(NEXT_BUDGET, facts.plus(asked))):

@@ -500,9 +500,7 @@ def test_texts_of_results_alone_are_replaced() -> None:
 
 
 @given(mixed_histories(), st.floats(0.2, 0.9), st.integers(0, 40))
-def test_of_what_is_left_out_no_trace_stays_and_of_the_rest_everything(
-    messages: list[Message], share: float, place: int
-) -> None:
+def test_of_what_is_left_out_no_trace_stays_of_the_rest_everything(messages: list[Message], share: float, place: int) -> None:
     whole = reduction(messages)
     whole = replace(whole, budget=whole.total * share)
     found = leave_out(whole, place)

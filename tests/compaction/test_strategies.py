@@ -40,9 +40,7 @@ def agent(steps: int) -> list[Message]:
 @pytest.mark.parametrize("name", EVERY)
 @given(messages=histories(), share=st.floats(0.05, 1.1), summarised=st.booleans())
 @pytest.mark.rows(2)
-def test_what_comes_out_is_a_valid_history_that_is_shorter(
-    name: str, messages: list[Message], share: float, summarised: bool
-) -> None:
+def test_what_comes_out_is_valid_and_shorter(name: str, messages: list[Message], share: float, summarised: bool) -> None:
     before = deepcopy(messages)
     done, asked = shortened(name, messages, share, summarised=summarised)
     after = list(done.messages)

@@ -113,9 +113,7 @@ def test_a_backend_is_its_root_and_named_for_its_place(url: str, root: str, name
         ("SPILLWAY_", "no such setting"),
     ],
 )
-def test_a_misspelt_variable_is_named_with_the_nearest_that_exists(
-    name: str, nearest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_misspelt_variable_is_named_with_the_nearest(name: str, nearest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "s3cret")
     message = refusal()
     assert message.startswith(f"{name}: no such setting")
@@ -283,9 +281,7 @@ def test_what_is_no_name_or_origin_is_refused(name: str, value: str, monkeypatch
     assert "such as" in message
 
 
-def test_a_backends_user_and_password_are_shown_nowhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_backends_password_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("SPILLWAY_BACKENDS", '[{"url": "http://me:s3cr%3At@host:1/v1"}]')
     (backend,) = load_settings().backends
     assert backend.authorization == "Basic bWU6czNjcjp0"

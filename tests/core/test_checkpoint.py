@@ -169,7 +169,7 @@ TINY = [user("Read."), READ[0], tool(1, "ok"), *DONE[:2], assistant("", tool_cal
         ([user("a"), *READ, *KNOWN], [user("a"), READ[1], *KNOWN, *NEXT], 1),
     ],
 )  # fmt: skip
-def test_what_a_history_has_in_common_with_one_that_it_goes_on_with(
+def test_what_a_history_shares_with_one_that_it_goes_on_with(
     known: list[Message], sent: list[Message], first: int | None
 ) -> None:
     assert shared(known, sent) == first

@@ -97,16 +97,8 @@ def test_a_message_of_nothing_but_results(content: Any, only: bool) -> None:
 @pytest.mark.parametrize(
     "piece",
     [
-        "<tool_call>",
-        "<tool_call>{",
-        '<tool_call>{"a":"',
-        '<tool_call>{"a":[',
-        '<tool_call>{"name":"x"}',
-        '<tool_call>{"a":\'\\"',
-        "<tool_result ",
-        "tool_result",
-        "<tool_result a><",
-        "[TOOL_RESULT]x",
+        *("<tool_call>", "<tool_call>{", '<tool_call>{"a":"', '<tool_call>{"a":[', '<tool_call>{"name":"x"}'),
+        *('<tool_call>{"a":\'\\"', "<tool_result ", "tool_result", "<tool_result a><", "[TOOL_RESULT]x"),
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:

@@ -104,19 +104,10 @@ def test_further_blank_lines_are_pieces_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("frame", "data"),
     [
-        (b"data: x\n\n", b"x"),
-        (b"data:x\n\n", b"x"),
-        (b"data:  x\r\n\r\n", b" x"),
-        (b"data: a\ndata: b\n\n", b"a\nb"),
+        *((b"data: x\n\n", b"x"), (b"data:x\n\n", b"x"), (b"data:  x\r\n\r\n", b" x"), (b"data: a\ndata: b\n\n", b"a\nb")),
         (b"data: a\rid: 1\ndata:b\n\n", b"a\nb"),
-        (b"event: error\ndata: x\n\n", b"x"),
-        (b"data: x", b"x"),
-        (b"data: x\n", b"x"),
-        (b"data:\n\n", b""),
-        (b": comment\n\n", None),
-        (b"event: ping\n\n", None),
-        (b"database: x\n\n", None),
-        (b"\n\n", None),
+        *((b"event: error\ndata: x\n\n", b"x"), (b"data: x", b"x"), (b"data: x\n", b"x"), (b"data:\n\n", b"")),
+        *((b": comment\n\n", None), (b"event: ping\n\n", None), (b"database: x\n\n", None), (b"\n\n", None)),
         ("data: a\u2028b\u0085c\n\n".encode(), "a\u2028b\u0085c".encode()),
     ],
 )

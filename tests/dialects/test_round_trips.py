@@ -85,9 +85,7 @@ PICTURED = {
 
 @pytest.mark.parametrize("dialect", [MESSAGES, RESPONSES], ids=lambda dialect: dialect.path)
 @given(words=st.lists(st.none() | WORDS, min_size=1, max_size=4), system=WORDS)
-def test_what_a_user_says_and_shows_reaches_the_model_in_its_order(
-    dialect: Dialect, words: list[str | None], system: str
-) -> None:
+def test_what_a_user_says_and_shows_arrives_in_its_order(dialect: Dialect, words: list[str | None], system: str) -> None:
     kind = "text" if dialect is MESSAGES else "input_text"
     blocks = [PICTURED[dialect.path] if each is None else {"type": kind, "text": each} for each in words]
     lead = {"system": system} if dialect is MESSAGES else {"instructions": system}

@@ -250,7 +250,7 @@ def fields(messages: Sequence[dict[str, Any]], name: str) -> list[Any]:
     ],
 )
 @pytest.mark.rows(6)
-def test_an_agent_works_on_though_its_client_drops_what_the_server_wants_back(
+def test_an_agent_works_on_though_its_client_drops_what_is_wanted(
     client: Callable[..., str], server: str, stream: bool
 ) -> None:
     wants, brain, name, value = SERVERS[server]
@@ -314,7 +314,7 @@ def test_reasoning_that_a_server_refuses_is_left_out_after_one_refusal() -> None
         ("nothing", "Search.", None, 1),
     ],
 )
-def test_a_search_inside_an_answer_has_what_the_server_wants(
+def test_a_search_in_an_answer_has_what_the_server_wants(
     wants: str, reasoning: str, expected: str | None, refused: int
 ) -> None:
     brain = says(Reply(reasoning=reasoning, tool_calls=[search()]))

@@ -45,17 +45,9 @@ def test_whole_answers(npm: Path, stages: StageOf) -> None:
 
 
 CLIENTS = (
-    "openai 6/chat",
-    "openai 7/chat",
-    "openai 6/responses",
-    "openai 7/responses",
-    "openai 7/responses, compaction",
-    "anthropic/messages",
-    "vercel openai/responses",
-    "vercel openai/chat",
-    "vercel openai-compatible/chat",
-    "vercel anthropic/messages",
-    "ollama/chat",
+    *("openai 6/chat", "openai 7/chat", "openai 6/responses", "openai 7/responses", "openai 7/responses, compaction"),
+    *("anthropic/messages", "vercel openai/responses", "vercel openai/chat", "vercel openai-compatible/chat"),
+    *("vercel anthropic/messages", "ollama/chat"),
 )
 EARLY_TOO = ("openai 7/responses", "anthropic/messages", "vercel openai/chat", "ollama/chat")
 """One of each dialect."""

@@ -137,9 +137,7 @@ def listed(engine: Engine, first: int, last: int) -> str:
 
 
 @pytest.mark.rows(1)
-def test_a_thought_of_more_than_the_room(
-    engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool
-) -> None:
+def test_a_thought_above_the_room(engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool) -> None:
     """The question and its thought of 480 words fill the window; the thought goes on with its next word."""
     thinking = engine(ModelSpec(mode="echo", think=True), alias="think", ctx=ECHOED)
     thought, answered = listed(walk_engine, 0, 480), listed(walk_engine, 480, 500)
@@ -156,9 +154,7 @@ def test_a_thought_of_more_than_the_room(
 
 
 @pytest.mark.rows(1)
-def test_a_call_near_the_end_of_the_window(
-    engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool
-) -> None:
+def test_a_call_at_the_windows_end(engine: StartEngine, walk_engine: Engine, proxy_of: SharedSpillway, stream: bool) -> None:
     """The text is paused, and the call cut by the bound of the next attempt: none of that half is ever seen."""
     echoing = engine(ModelSpec(mode="echo"), ctx=ECHOED)
     text, argument = listed(walk_engine, 0, 375), listed(walk_engine, 375, 455)

@@ -113,9 +113,7 @@ def prompt_tokens_read(engine: Engine) -> int:
 
 @pytest.mark.parametrize("reason", ["System message must be at the beginning.", "Only the first, please."])
 @pytest.mark.rows(1)
-def test_a_template_that_takes_one_system_message(
-    engine: StartEngine, spillway: StartSpillway, tmp_path: Path, reason: str
-) -> None:
+def test_a_template_of_one_system_message(engine: StartEngine, spillway: StartSpillway, tmp_path: Path, reason: str) -> None:
     """As Codex sends two, to a model whose id says nothing; a reason of unknown words stays the engine's."""
     strict = tmp_path / "strict.jinja"
     strict.write_text(

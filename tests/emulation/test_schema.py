@@ -92,12 +92,8 @@ def test_keywords(schema: Any, value: Any, fitted: Any, wrong: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "mended"),
     [
-        ("integer", "12", 12),
-        ("integer", " -1 ", -1),
-        ("number", "1.5", 1.5),
-        ("boolean", "FALSE", False),
-        ("string", 5, "5"),
-        ("string", 1.5, "1.5"),
+        *(("integer", "12", 12), ("integer", " -1 ", -1), ("number", "1.5", 1.5), ("boolean", "FALSE", False)),
+        *(("string", 5, "5"), ("string", 1.5, "1.5")),
         ("object", "{'a': 1}", {"a": 1}),
         ("array", "[1]", [1]),
         ("array", "a", ["a"]),
@@ -115,12 +111,7 @@ def test_types_are_mended(kind: Any, value: Any, mended: Any) -> None:
         ("integer", "1.5"),
         ("integer", "0x10"),
         ("integer", "9" * 40),
-        ("integer", True),
-        ("boolean", 1),
-        ("boolean", "yes"),
-        ("string", True),
-        ("string", None),
-        ("object", "{x"),
+        *(("integer", True), ("boolean", 1), ("boolean", "yes"), ("string", True), ("string", None), ("object", "{x")),
         ("array", "{}"),
     ],
 )

@@ -12,12 +12,7 @@ ROPE_BASE = 1e15
 """A base so large that the slow pairs hardly turn within any context: attention regardless of distance."""
 
 _BLOCK = (
-    ("attn_q", "q"),
-    ("attn_k", "k"),
-    ("attn_v", "v"),
-    ("attn_output", "o"),
-    ("ffn_gate", "gate"),
-    ("ffn_up", "up"),
+    *(("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v"), ("attn_output", "o"), ("ffn_gate", "gate"), ("ffn_up", "up")),
     ("ffn_down", "down"),
 )
 

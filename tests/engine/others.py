@@ -58,13 +58,8 @@ class RandomNetwork:
     def _gemma3(self, writer: Writer, block: str) -> None:
         queries = _HEADS * _HEAD
         for name, rows, columns in (
-            ("attn_q", queries, _EMBD),
-            ("attn_k", _HEAD, _EMBD),
-            ("attn_v", _HEAD, _EMBD),
-            ("attn_output", _EMBD, queries),
-            ("ffn_gate", _FF, _EMBD),
-            ("ffn_up", _FF, _EMBD),
-            ("ffn_down", _EMBD, _FF),
+            *(("attn_q", queries, _EMBD), ("attn_k", _HEAD, _EMBD), ("attn_v", _HEAD, _EMBD)),
+            *(("attn_output", _EMBD, queries), ("ffn_gate", _FF, _EMBD), ("ffn_up", _FF, _EMBD), ("ffn_down", _EMBD, _FF)),
         ):
             self._drawn(writer, f"{block}{name}", rows, columns)
         for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"):

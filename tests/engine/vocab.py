@@ -17,11 +17,7 @@ SPECIALS = 160
 """Vocabulary entries left free for what `add` appends."""
 
 _META = (
-    "bos_token_id",
-    "add_bos_token",
-    "add_space_prefix",
-    "unknown_token_id",
-    "remove_extra_whitespaces",
+    *("bos_token_id", "add_bos_token", "add_space_prefix", "unknown_token_id", "remove_extra_whitespaces"),
     "escape_whitespaces",
 )
 

@@ -96,9 +96,7 @@ def ends_once(path: str, answer: httpx.Response) -> None:
 
 
 @given(paths, st.data(), values, st.booleans(), st.booleans())
-def test_any_json_in_a_request_is_survived(
-    stage: Stage, path: str, data: st.DataObject, value: str, stream: bool, long: bool
-) -> None:
+def test_any_json_in_a_request(stage: Stage, path: str, data: st.DataObject, value: str, stream: bool, long: bool) -> None:
     stage.said.reset()
     body = asked(path, stream=stream, long=long)
     place = data.draw(st.sampled_from(list(places(body))))
@@ -108,7 +106,7 @@ def test_any_json_in_a_request_is_survived(
 
 
 @given(paths, st.data(), values, st.booleans())
-def test_any_json_in_a_stream_is_survived(stage: Stage, path: str, data: st.DataObject, value: str, long: bool) -> None:
+def test_any_json_in_a_stream(stage: Stage, path: str, data: st.DataObject, value: str, long: bool) -> None:
     stage.said.reset()
     number = data.draw(st.integers(0, len(CHUNKS) - 1))
     place = data.draw(st.sampled_from(list(places(CHUNKS[number]))))
@@ -121,7 +119,7 @@ def test_any_json_in_a_stream_is_survived(stage: Stage, path: str, data: st.Data
 
 
 @given(paths, st.data(), values, st.booleans(), st.sampled_from([200, 400, 500]))
-def test_any_json_in_a_whole_answer_is_survived(
+def test_any_json_in_a_whole_answer(
     stage: Stage, path: str, data: st.DataObject, value: str, stream: bool, status: int
 ) -> None:
     stage.said.reset()

@@ -99,7 +99,7 @@ async def test_a_backend_is_named_by_its_kind_once_that_is_known_and_keeps_the_n
     assert seen == [{"b": None}, {"vllm-9": "vllm"}, {"vllm-9": None}, {"vllm-9": "lmstudio"}]
 
 
-async def test_each_change_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     server, clock = Server(), Clock()
     ready = readiness(server, clock=clock)
     caplog.set_level(logging.INFO, logger="spillway")

@@ -15,20 +15,9 @@ from tests.openwebui.webui import PROGRAM
 
 SHOTS = Path(__file__).parent / "shots"
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    scenes.model_list,
-    scenes.compaction,
-    scenes.pause,
-    scenes.pauses,
-    scenes.tasks,
-    scenes.own_compaction,
-    scenes.tools,
-    scenes.real_engine,
-    trouble.stop_answer,
-    trouble.stop_compaction,
-    trouble.stop_pause,
-    trouble.error_in_answer,
-    trouble.connection_lost,
-    trouble.backend_gone,
+    *(scenes.model_list, scenes.compaction, scenes.pause, scenes.pauses, scenes.tasks, scenes.own_compaction, scenes.tools),
+    *(scenes.real_engine, trouble.stop_answer, trouble.stop_compaction, trouble.stop_pause, trouble.error_in_answer),
+    *(trouble.connection_lost, trouble.backend_gone),
 )
 
 

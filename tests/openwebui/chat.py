@@ -13,11 +13,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 """Programs that will do, the first one installed is taken."""
 FLAGS = (
     "--no-sandbox",  # which root can't have
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
+    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"),
     "--disable-sync",
 )
 VIEW: ViewportSize = {"width": 1100, "height": 800}

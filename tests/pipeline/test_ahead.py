@@ -109,7 +109,7 @@ class Pauses:
 
 
 @pytest.mark.parametrize(("thinks", "first"), [(0.0, "summary"), (60.0, "reading")])
-def test_a_summary_is_asked_for_where_it_ends_before_the_user_is_back(
+def test_a_summary_is_asked_for_if_it_ends_before_the_user_is_back(
     thinks: float, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it does not, the next turn finds its prompt read, and nothing in its way."""

@@ -251,9 +251,7 @@ def read(result: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("form", "lines"), [("native", 44), ("text", 38)])
 @pytest.mark.parametrize("calls_at_a_time", [1, 11])
-def test_of_eleven_results_the_oldest_give_way_until_it_fits_and_the_newest_stay_whole(
-    form: str, lines: int, calls_at_a_time: int
-) -> None:
+def test_of_eleven_results_the_oldest_give_way_and_the_newest_stay_whole(form: str, lines: int, calls_at_a_time: int) -> None:
     with LlamaCppFake([FakeModel("m", 4096)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         messages = [user("Read all of them.")]
         for first in range(0, 11, calls_at_a_time):

@@ -151,12 +151,7 @@ def test_a_clients_key_goes_to_its_own_backend_only() -> None:
 
 
 BROKEN = [
-    (503, b"busy"),
-    (404, b"no such model"),
-    (401, b"who are you?"),
-    (429, b"later"),
-    (200, b"no json"),
-    (200, b"[]"),
+    *((503, b"busy"), (404, b"no such model"), (401, b"who are you?"), (429, b"later"), (200, b"no json"), (200, b"[]")),
     (200, b'{"data": []}'),
     (200, b'{"data": [{"index": 0, "embedding": "AAAA"}]}'),
     (200, b'{"data": [{"index": 0, "embedding": [null]}]}'),

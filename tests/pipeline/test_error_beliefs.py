@@ -90,9 +90,7 @@ def believed(proxy: Proxy) -> tuple[Any, Any]:
 @pytest.mark.parametrize("text", [FALSE_WINDOW, NO_TOOLS, NO_PARSER])
 @pytest.mark.parametrize("kind", sorted(ECHOES))
 @pytest.mark.rows(16)
-def test_what_an_error_repeats_of_the_request_teaches_nothing(
-    kind: str, text: str, stream: bool, messages: list[dict[str, Any]]
-) -> None:
+def test_what_an_error_repeats_teaches_nothing(kind: str, text: str, stream: bool, messages: list[dict[str, Any]]) -> None:
     fields, status, body = ECHOES[kind](text)
     with FAKES[kind]([FakeModel("m", WINDOW)], summariser(qa())) as fake, running_proxy(fake) as proxy:
         chat(proxy, SHORT)

@@ -389,7 +389,7 @@ def lines(first: str = "", *, labels: bool = False, ask: str = ASK) -> list[dict
         ("You help.", long_chat(), {"x-spillway-recall": "off"}, False),
     ],
 )
-def test_nothing_is_put_in_front_of_what_is_data(
+def test_nothing_is_put_before_data(
     system: str, messages: list[dict[str, Any]], headers: dict[str, str], recalls: bool
 ) -> None:
     lead = [{"role": "system", "content": system}] if system else []

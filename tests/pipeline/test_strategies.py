@@ -82,9 +82,7 @@ def test_a_conversation_is_shortened_as_was_chosen_for_its_model(
 
 
 @pytest.mark.parametrize(("name", "action"), [("auto", "pruned"), ("mask", "pruned"), ("summarize", "compacted")])
-def test_results_that_would_do_are_masked_unless_a_summary_was_chosen(
-    served: tuple[Proxy, FakeBackend], name: str, action: str
-) -> None:
+def test_results_are_masked_unless_a_summary_was_chosen(served: tuple[Proxy, FakeBackend], name: str, action: str) -> None:
     proxy, fake = served
     before = asked_for(fake, name)
     assert told(proxy, name, agent(f"masked {name}"))["action"] == action

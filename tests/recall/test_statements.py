@@ -56,11 +56,7 @@ def test_a_part_in_a_play_and_a_named_speaker_tell_nothing() -> None:
 
 def test_what_holds_only_once_says_of_what_it_tells() -> None:
     said = (
-        "I live in Berlin.",
-        "Ich wohne in Köln.",
-        "I moved to Oslo.",
-        "My name is Bo.",
-        "I am 42 years old.",
+        *("I live in Berlin.", "Ich wohne in Köln.", "I moved to Oslo.", "My name is Bo.", "I am 42 years old."),
         "I like tea.",
     )
     message = [{"role": "user", "content": each} for each in said]

@@ -29,11 +29,8 @@ def test_rules_are_kept_in_their_order_and_the_strictest_where_not_all_have_room
     [
         *ENVIRONMENT,
         " - Primary working directory: /home/me/work",
-        " - Is a git repository: true",
-        "Current branch: main",
-        "My operating system is: linux",
-        "- Operating System: macOS",
-        "cwd: /home/me",
+        *(" - Is a git repository: true", "Current branch: main", "My operating system is: linux"),
+        *("- Operating System: macOS", "cwd: /home/me"),
     ],
 )
 def test_what_is_told_of_the_environment_is_kept(line: str) -> None:

@@ -63,9 +63,7 @@ def test_whatever_is_around_it_stays_to_the_letter(before: str, notices: list[No
 
 
 @given(ordinary, st.lists(st.sampled_from(NOTICES), min_size=1, max_size=3), ordinary, st.sampled_from(list(CHANGES)))
-def test_it_goes_whatever_a_client_makes_of_the_white_space(
-    before: str, notices: list[Notice], after: str, change: str
-) -> None:
+def test_it_goes_whatever_a_client_makes_of_white_space(before: str, notices: list[Notice], after: str, change: str) -> None:
     sent = CHANGES[change]("".join(map(quoted, notices)))
     assert letters(strip_status(before + sent + after)) == letters(before + after)
     whole = CHANGES[change](before + "".join(map(quoted, notices)) + after)

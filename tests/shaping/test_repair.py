@@ -142,10 +142,7 @@ def test_a_conversation_without_a_user_gets_one_in_front(messages: list[Message]
         ("google/gemma-3-12b-it", STRICT),
         ("llama-2-13b-chat", STRICT),
         ("Qwen3.5-27B-GGUF", RepairRules(one_system=True)),
-        ("qwen3:8b", LENIENT),
-        ("qwen2.5-coder", LENIENT),
-        ("llama-3.1-8b", LENIENT),
-        ("gpt-oss-20b", LENIENT),
+        *(("qwen3:8b", LENIENT), ("qwen2.5-coder", LENIENT), ("llama-3.1-8b", LENIENT), ("gpt-oss-20b", LENIENT)),
     ],
 )
 def test_which_family_demands_what(model: str, rules: RepairRules) -> None:

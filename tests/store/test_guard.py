@@ -54,7 +54,7 @@ def store(driver: Troubled, limits: StoreLimits, clock: HandClock) -> Store:
     return Store(driver, limits, now=clock)
 
 
-async def test_each_change_is_logged_once(
+async def test_changes_are_logged_once(
     driver: Troubled, store: Store, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.put(checkpoint(1))

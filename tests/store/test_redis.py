@@ -38,9 +38,7 @@ def shared(redis_server: RedisServer) -> RedisServer:
     return redis_server
 
 
-async def test_a_dropped_connection_is_not_worth_a_word(
-    shared: RedisServer, opened: Open, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_dropped_connection_goes_unsaid(shared: RedisServer, opened: Open, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(shared)
     await store.put(checkpoint(1))
     with shared.client() as client:

@@ -107,10 +107,7 @@ def test_timings_tell_the_prompt_only_with_its_cached_part() -> None:
         ("one two thr", "one two", " "),
         ("one two\n\n", "one two", "\n\n"),
         ("one two\n\nthr", "one two", "\n\n"),
-        ("one", "one", ""),
-        ("  one", "  one", ""),
-        ("", "", ""),
-        (" \n", " \n", ""),
+        *(("one", "one", ""), ("  one", "  one", ""), ("", "", ""), (" \n", " \n", "")),
         ("a " + "x" * 65, "a " + "x" * 65, ""),
     ],
 )

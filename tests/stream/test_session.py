@@ -544,9 +544,7 @@ def calls(*arguments: str) -> bytes:
         (usage(5, 0), None),
     ],
 )
-def test_an_end_mark_without_a_finish_reason_is_given_the_one_that_it_stands_for(
-    body: bytes, finish: str | None, sizes: list[int]
-) -> None:
+def test_an_end_mark_alone_is_given_the_finish_reason_it_stands_for(body: bytes, finish: str | None, sizes: list[int]) -> None:
     """Half a call, or nothing at all, is no answer: that is an error."""
     of = session(replace(FAR, show_usage=True))
     client = read(sent(commands(of, opening() + body + DONE, sizes)))

@@ -105,10 +105,7 @@ def through(seam: ThoughtFilter, text: str, size: int) -> str:
     [
         ("<think>so", "think"),
         ("\n<thinking>so </think>", "thinking"),
-        ("<think>so</think>\n\nWell", None),
-        ("Well <think>", None),
-        ("<thin", None),
-        ("", None),
+        *(("<think>so</think>\n\nWell", None), ("Well <think>", None), ("<thin", None), ("", None)),
     ],
 )
 def test_an_open_thought_is_one_that_begins_the_answer(text: str, tag: str | None) -> None:

@@ -13,15 +13,8 @@ __all__ = ["Missing", "installed", "run"]
 HERE = Path(__file__).parent
 FILES = ("package.json", "chat.mjs", "streams.mjs", "loop.mjs")
 INSTALL = (
-    "install",
-    "--no-audit",
-    "--no-fund",
-    "--no-package-lock",
-    "--ignore-scripts",
-    "--fetch-retries=1",
-    "--fetch-retry-mintimeout=100",
-    "--fetch-retry-maxtimeout=1000",
-    "--loglevel=error",
+    *("install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", "--fetch-retries=1"),
+    *("--fetch-retry-mintimeout=100", "--fetch-retry-maxtimeout=1000", "--loglevel=error"),
 )
 
 
