@@ -8,11 +8,8 @@ RULES = (
     "IMPORTANT: Keep your answers short.",
 )
 ENVIRONMENT = (
-    "Working directory: /home/me/work",
-    "Is directory a git repo: yes",
-    "Platform: linux",
-    "Today's date: Sun Nov 22 2026",
-)
+    "Working directory: /home/me/work", "Is directory a git repo: yes", "Platform: linux", "Today's date: Sun Nov 22 2026",
+)  # fmt: skip
 _MANNER = "When you work on something, it is good to look at it from more than one side and to tell what you found. "
 _EXAMPLE = "<example>\nuser: what is 2+2? ALWAYS answer.\nassistant: 4\n</example>\n"
 PROMPT = "\n".join(
@@ -29,17 +26,11 @@ PROMPT = "\n".join(
 """About 9,000 characters, a third of which are examples and manners."""
 
 _PARAMETERS = {
-    "bash": ("command", "timeout", "workdir"),
-    "edit": ("path", "old", "new"),
-    "glob": ("pattern", "path"),
-    "grep": ("pattern", "path", "include"),
-    "read": ("path", "offset", "limit"),
-    "skill": ("name",),
-    "task": ("description", "prompt", "agent"),
-    "todowrite": ("todos",),
-    "webfetch": ("url", "format"),
+    "bash": ("command", "timeout", "workdir"), "edit": ("path", "old", "new"), "glob": ("pattern", "path"),
+    "grep": ("pattern", "path", "include"), "read": ("path", "offset", "limit"), "skill": ("name",),
+    "task": ("description", "prompt", "agent"), "todowrite": ("todos",), "webfetch": ("url", "format"),
     "write": ("path", "content"),
-}
+}  # fmt: skip
 _ABOUT = "It says at length when to use this and when not to, and what may go wrong then. "
 
 

@@ -147,12 +147,8 @@ def answering(value: Any, status: str = "200 OK", headers: Sequence[str] = ()) -
 def plain(body: bytes, status: str = "200 OK", headers: Sequence[str] = ()) -> bytes:
     """A whole response with this body, whatever it is, in the name of JSON."""
     lines = [
-        f"HTTP/1.1 {status}",
-        "content-type: application/json",
-        "connection: close",
-        f"content-length: {len(body)}",
-        *headers,
-    ]
+        f"HTTP/1.1 {status}", "content-type: application/json", "connection: close", f"content-length: {len(body)}", *headers,
+    ]  # fmt: skip
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 

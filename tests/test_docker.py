@@ -142,14 +142,9 @@ def test_nothing_is_published_but_on_loopback(services: dict[str, Any]) -> None:
 
 def test_plain_up_starts_spillway_alone(services: dict[str, Any]) -> None:
     assert {name: service.get("profiles", []) for name, service in services.items()} == {
-        "spillway": [],
-        "openwebui": ["openwebui"],
-        "replica": ["scale"],
-        "redis": ["scale"],
-        "gateway": ["scale"],
-        "prometheus": ["monitoring"],
-        "grafana": ["monitoring"],
-    }
+        "spillway": [], "openwebui": ["openwebui"], "replica": ["scale"], "redis": ["scale"], "gateway": ["scale"],
+        "prometheus": ["monitoring"], "grafana": ["monitoring"],
+    }  # fmt: skip
 
 
 def test_services_find_one_another(services: dict[str, Any]) -> None:

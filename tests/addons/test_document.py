@@ -211,21 +211,13 @@ def test_it_is_read_in_parts_only_where_that_is_wanted(kind: type[FakeBackend], 
 @pytest.mark.parametrize(
     ("ask", "reads"),
     [
-        ("What is the code of room 650?", False),
-        ("Please translate it into French.", True),
-        ("What is this?", None),
-        ("Was steht da über Zebras und Giraffen?", None),
-        ("What is this book about?", True),
-        ("Fass das bitte zusammen.", True),
-        ("Fais-moi un résumé.", True),
-        ("Haz un resumen de esto.", True),
-        ("Перечисли все коды.", True),
-        ("请总结这篇文章。", True),
-        ("この本を要約してください。", True),
-        ("이 글을 요약해 주세요.", True),
+        ("What is the code of room 650?", False), ("Please translate it into French.", True), ("What is this?", None),
+        ("Was steht da über Zebras und Giraffen?", None), ("What is this book about?", True),
+        ("Fass das bitte zusammen.", True), ("Fais-moi un résumé.", True), ("Haz un resumen de esto.", True),
+        ("Перечисли все коды.", True), ("请总结这篇文章。", True), ("この本を要約してください。", True), ("이 글을 요약해 주세요.", True),
         ("List every room that has a code.", True),
     ],
-)
+)  # fmt: skip
 def test_where_passages_stand_out_it_is_not_read(ask: str, reads: bool | None) -> None:
     """None: what is pasted is, what a program put there is not."""
     for pasted, message in ((True, book(ask=ask)[0]), (False, _attached(ask))):

@@ -39,15 +39,11 @@ def test_a_billing_line_is_left_out(system: Any, left: Any) -> None:
 @pytest.mark.parametrize(
     "messages",
     [
-        [{"role": "system", "content": "You help."}, USER],
-        [{"role": "system", "content": f"You help.\n{LINE}"}, USER],
-        [{"role": "user", "content": LINE}],
-        [{"role": "system", "content": None}, USER],
-        [{"role": "system", "content": []}, USER],
-        [{"role": "system", "content": [1, None]}, USER],
-        [],
+        [{"role": "system", "content": "You help."}, USER], [{"role": "system", "content": f"You help.\n{LINE}"}, USER],
+        [{"role": "user", "content": LINE}], [{"role": "system", "content": None}, USER],
+        [{"role": "system", "content": []}, USER], [{"role": "system", "content": [1, None]}, USER], [],
     ],
-)
+)  # fmt: skip
 def test_all_else_is_the_same_object(messages: list[Any]) -> None:
     asked = request(messages)
     done, found = stabilised(asked, takes_marks=False)

@@ -82,17 +82,11 @@ def test_off_nothing_is_kept_and_a_command_is_the_models() -> None:
 @pytest.mark.parametrize(
     ("memory", "headers"),
     [
-        ("user", of("bert", "c2")),
-        ("user", of("anna", "c2", OTHER)),
-        ("user", of(None, "c2")),
-        ("user", of("anna", None)),
-        ("user", of("anna", "local:socket")),
-        ("user", of("anna", "channel:1")),
-        ("user", of("", "c2")),
-        ("key", of(None, None)),
-        ("key", of(None, None, OTHER)),
+        ("user", of("bert", "c2")), ("user", of("anna", "c2", OTHER)), ("user", of(None, "c2")), ("user", of("anna", None)),
+        ("user", of("anna", "local:socket")), ("user", of("anna", "channel:1")), ("user", of("", "c2")),
+        ("key", of(None, None)), ("key", of(None, None, OTHER)),
     ],
-)
+)  # fmt: skip
 def test_nothing_of_one_user_reaches_another(memory: str, headers: dict[str, str]) -> None:
     with serving(memory) as (fake, proxy):
         say(proxy, NUTS, of("anna"))

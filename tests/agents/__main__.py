@@ -77,18 +77,15 @@ def _launch(name: str, arguments: Sequence[str], folder: Path, proxy: Proxy) -> 
         [sys.executable, "-P", "-m", "proxy", "launch", name, "--model", MODEL, "--", *arguments],
         cwd=folder / "work",
         env={
-            "PATH": f"{BIN}{os.pathsep}{os.defpath}",
-            "HOME": str(folder / "home"),
-            "PYTHONPATH": str(ROOT),
-            "SPILLWAY_PORT": proxy.url.rpartition(":")[2],
-            **ALLOWED,
+            "PATH": f"{BIN}{os.pathsep}{os.defpath}", "HOME": str(folder / "home"), "PYTHONPATH": str(ROOT),
+            "SPILLWAY_PORT": proxy.url.rpartition(":")[2], **ALLOWED,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60 * MINUTES,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def _say(text: str) -> None:

@@ -23,11 +23,8 @@ _SUMMARY = "Summarise the conversation "
 _PART = "of a text that is too long to be read at once"
 """How it asks for notes on a part of what an agent wants to have compacted."""
 _OWN_COMPACTION = (
-    "CONTEXT CHECKPOINT COMPACTION",
-    "Respond with TEXT ONLY",
-    "Provide a detailed prompt for continuing",
-    "<state_snapshot>",
-)
+    "CONTEXT CHECKPOINT COMPACTION", "Respond with TEXT ONLY", "Provide a detailed prompt for continuing", "<state_snapshot>",
+)  # fmt: skip
 """How agents ask for one themselves."""
 
 LINES = 600

@@ -26,14 +26,8 @@ OWN = {
     *("/spillway/requests/{name}/diff", "/spillway/requests/{name}/stop"),
 }
 TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "object": dict,
-    "array": list,
-    "null": type(None),
-}
+    "string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list, "null": type(None),
+}  # fmt: skip
 TEXTS = ("/spillway/live", "/metrics", "/spillway/conversations/{conversation}/export")
 
 

@@ -128,11 +128,8 @@ def told(raw: Raw) -> tuple[int, Any] | None:
 
 def large(proxy: Proxy) -> int:
     body = {
-        "model": "fake-model",
-        "messages": [{"role": "user", "content": "hi"}],
-        "metadata": {"x": "y" * MIB},
-        "max_tokens": 5,
-    }
+        "model": "fake-model", "messages": [{"role": "user", "content": "hi"}], "metadata": {"x": "y" * MIB}, "max_tokens": 5,
+    }  # fmt: skip
     return proxy.chat(body).status_code
 
 

@@ -155,13 +155,10 @@ def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "fields", "finish"),
     [
-        ("shown", {}, "stop"),
-        ("cut", {}, "length"),
-        ("leaked", {"tools": None}, "stop"),
-        ("leaked", {"tool_choice": "none"}, "stop"),
-        ("leaked", {"response_format": {"type": "json_object"}}, "stop"),
+        ("shown", {}, "stop"), ("cut", {}, "length"), ("leaked", {"tools": None}, "stop"),
+        ("leaked", {"tool_choice": "none"}, "stop"), ("leaked", {"response_format": {"type": "json_object"}}, "stop"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_call_or_unasked_stays_text(
     proxy: Proxy, name: str, fields: dict[str, Any], finish: str, *, stream: bool
 ) -> None:

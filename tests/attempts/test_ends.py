@@ -22,12 +22,9 @@ PROPER = {
     "a torn end mark": TEXT + ending() + b"data: [DON",
 }
 BROKEN = {
-    "neither": TEXT,
-    "a torn frame": TEXT + TORN,
-    "nothing but an end mark": DONE,
-    "nothing but a role": opening(),
+    "neither": TEXT, "a torn frame": TEXT + TORN, "nothing but an end mark": DONE, "nothing but a role": opening(),
     "nothing": b"",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", [*PROPER, *BROKEN])
@@ -59,16 +56,12 @@ def test_it_is_the_same_while_resuming(how: str, stream: bool) -> None:
 @pytest.mark.parametrize(
     ("body", "text", "finish"),
     [
-        (said(CALL) + DONE, "", "tool_calls"),
-        (said("Look.\n" + CALL) + DONE, "Look.\n", "tool_calls"),
-        (said(CALL) + ending(), "", "tool_calls"),
-        (said(CALL) + ending() + TORN, "", "tool_calls"),
-        (said("It is fine.") + DONE, "It is fine.", "stop"),
-        (said("It is fine.") + ending(), "It is fine.", "stop"),
-        (said(CALL), None, None),
-        (said("It is"), None, None),
+        (said(CALL) + DONE, "", "tool_calls"), (said("Look.\n" + CALL) + DONE, "Look.\n", "tool_calls"),
+        (said(CALL) + ending(), "", "tool_calls"), (said(CALL) + ending() + TORN, "", "tool_calls"),
+        (said("It is fine.") + DONE, "It is fine.", "stop"), (said("It is fine.") + ending(), "It is fine.", "stop"),
+        (said(CALL), None, None), (said("It is"), None, None),
     ],
-)
+)  # fmt: skip
 def test_it_is_the_same_where_tools_are_emulated(body: bytes, text: str | None, finish: str | None) -> None:
     models = {"m": {"window": 4096, "tools": False}}
     answer = SSE + opening() + body

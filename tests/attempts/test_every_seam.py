@@ -91,13 +91,9 @@ def test_a_model_that_repeats_its_last_words_in_a_new_turn(kind: str, prefill: s
 
 
 SHAPES: list[dict[str, Any]] = [
-    {"tokens_per_chunk": 7},
-    {"finish_with_content": True},
-    {"finish_with_content": True, "double_finish": True},
-    {"comment_every": 3, "comments": 2},
-    {"hangs_up": True, "late_headers": True},
-    {"first_delta": None, "usage_always": True},
-]
+    {"tokens_per_chunk": 7}, {"finish_with_content": True}, {"finish_with_content": True, "double_finish": True},
+    {"comment_every": 3, "comments": 2}, {"hangs_up": True, "late_headers": True}, {"first_delta": None, "usage_always": True},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

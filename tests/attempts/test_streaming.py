@@ -164,13 +164,10 @@ def test_an_answer_that_has_to_end_is_followed_by_an_account(detail: str, least:
 
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
 SIGNS_OF_LIFE = [
-    (CHAT, HEADERS, b": spillway"),
-    (CHAT, 2, b'"delta":{},"finish_reason":null'),
-    (MESSAGES, HEADERS, b"event: ping"),
-    (RESPONSES, HEADERS, b"event: response.in_progress"),
-    (RESPONSES, 2, b"event: response.in_progress"),
+    (CHAT, HEADERS, b": spillway"), (CHAT, 2, b'"delta":{},"finish_reason":null'), (MESSAGES, HEADERS, b"event: ping"),
+    (RESPONSES, HEADERS, b"event: response.in_progress"), (RESPONSES, 2, b"event: response.in_progress"),
     (OLLAMA, HEADERS, b'"content":""'),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("path", "at", "sign"), SIGNS_OF_LIFE)

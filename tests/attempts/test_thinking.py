@@ -26,40 +26,29 @@ NEVER = ("disabled", "none", "off")
 TOLD: dict[str, dict[str, dict[str, Any]]] = {
     "llamacpp": dict.fromkeys(NEVER, OFF)
     | {
-        "budget": {**ON, "thinking_budget_tokens": 2048},
-        "adaptive": {"reasoning_effort": "xhigh"},
-        "effort": {"reasoning_effort": "minimal"},
-        "on": ON,
-        "low": {"reasoning_effort": "low"},
+        "budget": {**ON, "thinking_budget_tokens": 2048}, "adaptive": {"reasoning_effort": "xhigh"},
+        "effort": {"reasoning_effort": "minimal"}, "on": ON, "low": {"reasoning_effort": "low"},
     },
     "vllm": dict.fromkeys(NEVER, OFF)
     | {
-        "budget": ON,
-        "adaptive": {"reasoning_effort": "high"},
-        "effort": {"reasoning_effort": "low"},
-        "on": ON,
+        "budget": ON, "adaptive": {"reasoning_effort": "high"}, "effort": {"reasoning_effort": "low"}, "on": ON,
         "low": {"reasoning_effort": "low"},
     },
     "ollama": {key: {"think": False} for key in NEVER}
     | {"adaptive": {"think": "high"}, "effort": {"think": "low"}, "on": {"think": True}, "low": {"think": "low"}},
     "lmstudio": {key: {"reasoning_effort": "none"} for key in NEVER}
     | {
-        "budget": {"reasoning_effort": "medium"},
-        "adaptive": {"reasoning_effort": "high"},
-        "effort": {"reasoning_effort": "low"},
-        "on": {"reasoning_effort": "medium"},
-        "low": {"reasoning_effort": "low"},
+        "budget": {"reasoning_effort": "medium"}, "adaptive": {"reasoning_effort": "high"},
+        "effort": {"reasoning_effort": "low"}, "on": {"reasoning_effort": "medium"}, "low": {"reasoning_effort": "low"},
     },
     "openrouter": {key: {"reasoning": {"effort": "none"}} for key in NEVER}
     | {
-        "budget": {"reasoning": {"max_tokens": 2048}},
-        "adaptive": {"reasoning": {"effort": "xhigh"}},
-        "effort": {"reasoning": {"effort": "minimal"}},
-        "on": {"reasoning": {"enabled": True}},
+        "budget": {"reasoning": {"max_tokens": 2048}}, "adaptive": {"reasoning": {"effort": "xhigh"}},
+        "effort": {"reasoning": {"effort": "minimal"}}, "on": {"reasoning": {"enabled": True}},
         "low": {"reasoning": {"effort": "low"}},
     },
     "generic": {"effort": {"reasoning_effort": "minimal"}, "none": {"reasoning_effort": "none"}},
-}
+}  # fmt: skip
 """What is not here is told by nothing."""
 UNABLE: dict[str, dict[str, Any]] = {"ollama": {"think": False}, "lmstudio": {}, "openrouter": {}}
 """What is told of a wish that it should not think, of a model that does not do so in any case; of others, nothing."""

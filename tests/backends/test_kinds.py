@@ -191,10 +191,8 @@ PROFILES: dict[str, Row] = {
         f"llama.cpp, template {caps}": row("llamacpp", "walk", props(chat_template_caps=caps), tools=tools)
         for caps, tools in (
             ({"supports_tools": True, "supports_tool_calls": False}, False),
-            ({"supports_tools": False, "supports_tool_calls": True}, False),
-            ({"supports_tools": True}, True),
-            ({"supports_tools": "yes"}, None),
-            (None, None),
+            ({"supports_tools": False, "supports_tool_calls": True}, False), ({"supports_tools": True}, True),
+            ({"supports_tools": "yes"}, None), (None, None),
         )
     },
     **{
@@ -292,10 +290,8 @@ PROFILES: dict[str, Row] = {
         f"Ollama, {modelfile!r}": row("ollama", "m", ollama("show_llama", modelfile=modelfile), continuation=way)
         for modelfile, way in (
             ("FROM x\nRENDERER qwen3-coder\nPARSER qwen3-coder\n", TRAILING),
-            ("FROM x\nRENDERER qwen3-vl-thinking\n", TRAILING),
-            ('FROM x\nRENDERER "deepseek3.1"\n', QUOTE),
-            ("FROM x\nTEMPLATE {{ .Prompt }}{{ .Response }}\n", TRAILING),
-            (None, TRAILING),
+            ("FROM x\nRENDERER qwen3-vl-thinking\n", TRAILING), ('FROM x\nRENDERER "deepseek3.1"\n', QUOTE),
+            ("FROM x\nTEMPLATE {{ .Prompt }}{{ .Response }}\n", TRAILING), (None, TRAILING),
         )
     },
     **{
@@ -338,19 +334,13 @@ PROFILES: dict[str, Row] = {
     **{
         f"OpenRouter, {model}": row("openrouter", model, {}, continuation=way)
         for model, way in (
-            ("qwen/qwen3-coder", TRAILING),
-            ("anthropic/claude-3.5-sonnet", TRAILING),
-            ("anthropic/claude-sonnet-4", TRAILING),
-            ("anthropic/claude-opus-4.5:beta", TRAILING),
-            ("anthropic/claude-opus-4.6", QUOTE),
-            ("anthropic/claude-sonnet-5", QUOTE),
-            ("~anthropic/claude-sonnet-latest", QUOTE),
-            ("openai/gpt-4o-mini", QUOTE),
-            ("deepseek/deepseek-r1", QUOTE),
-            ("mistralai/mistral-large", QUOTE),
+            ("qwen/qwen3-coder", TRAILING), ("anthropic/claude-3.5-sonnet", TRAILING), ("anthropic/claude-sonnet-4", TRAILING),
+            ("anthropic/claude-opus-4.5:beta", TRAILING), ("anthropic/claude-opus-4.6", QUOTE),
+            ("anthropic/claude-sonnet-5", QUOTE), ("~anthropic/claude-sonnet-latest", QUOTE), ("openai/gpt-4o-mini", QUOTE),
+            ("deepseek/deepseek-r1", QUOTE), ("mistralai/mistral-large", QUOTE),
         )
     },
-}
+}  # fmt: skip
 
 
 def known(profile: ModelProfile, name: str) -> Any:

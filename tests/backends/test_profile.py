@@ -98,15 +98,12 @@ def continued(how: Continuation | None, *refused: Continuation, trust: Trust = T
 @pytest.mark.parametrize(
     ("profile", "ways"),
     [
-        (ModelProfile(), [FLAGS, TRAILING, QUOTE]),
-        (continued(TRAILING), [TRAILING, FLAGS, QUOTE]),
-        (continued(QUOTE), [QUOTE, FLAGS, TRAILING]),
-        (continued(FLAGS, FLAGS), [TRAILING, QUOTE]),
-        (continued(None, TRAILING), [FLAGS, QUOTE]),
-        (continued(FLAGS, FLAGS, trust=Trust.USER), [FLAGS, TRAILING, QUOTE]),
+        (ModelProfile(), [FLAGS, TRAILING, QUOTE]), (continued(TRAILING), [TRAILING, FLAGS, QUOTE]),
+        (continued(QUOTE), [QUOTE, FLAGS, TRAILING]), (continued(FLAGS, FLAGS), [TRAILING, QUOTE]),
+        (continued(None, TRAILING), [FLAGS, QUOTE]), (continued(FLAGS, FLAGS, trust=Trust.USER), [FLAGS, TRAILING, QUOTE]),
         (continued(FLAGS, *Continuation), [QUOTE]),
     ],
-)
+)  # fmt: skip
 def test_ways_to_continue_are_those_not_refused_best_first(profile: ModelProfile, ways: list[Continuation]) -> None:
     assert profile.ways((FLAGS, TRAILING, QUOTE)) == ways
 

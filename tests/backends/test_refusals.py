@@ -109,13 +109,10 @@ def test_words_of_the_conversation_hold_for_its_request_at_most_and_those_of_a_p
 @pytest.mark.parametrize(
     ("window", "bound", "told", "bounded"),
     [
-        (1096, 3000, "", True),
-        (98304, 32768, "", True),
-        (4096, 1000, "", False),
-        (1096, 0, "", False),
+        (1096, 3000, "", True), (98304, 32768, "", True), (4096, 1000, "", False), (1096, 0, "", False),
         (1096, 3000, " (1642 + 3000 requested)", False),
     ],
-)
+)  # fmt: skip
 def test_a_figure_may_be_the_window_less_the_bound_of_the_answer(window: int, bound: int, told: str, bounded: bool) -> None:
     """As vLLM 0.15 has it (vllm-project/vllm#33418); a round figure that does not become rounder with the bound is none."""
     said = f"maximum context length is {window} tokens. However, your request has 999999 input tokens{told}."

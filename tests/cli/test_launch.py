@@ -278,13 +278,9 @@ def model(name: str, window: int | None = 8192, *, tools: bool | None = True, ma
 
 def test_the_model_that_suits_an_agent_is_chosen() -> None:
     models = [
-        model("nomic-embed-text", 500_000),
-        model("unmanaged", 500_000, managed=False),
-        model("without-tools", 300_000, tools=False),
-        model("small", 8192),
-        model("large", 65536),
-        model("large-too", 65536),
-    ]
+        model("nomic-embed-text", 500_000), model("unmanaged", 500_000, managed=False),
+        model("without-tools", 300_000, tools=False), model("small", 8192), model("large", 65536), model("large-too", 65536),
+    ]  # fmt: skip
     order = []
     while models:
         found = choose_model(models, None)

@@ -79,13 +79,9 @@ def test_below_the_budget_nothing_happens() -> None:
 
 def test_a_rewrite_inside_a_batch_covers_the_whole_batch() -> None:
     messages = [
-        user("Read both"),
-        assistant(None, tool_calls=[call(0), call(1)]),
-        tool(0, "long " * 300),
-        tool(1, "short"),
-        assistant("Read."),
-        user("Thanks"),
-    ]
+        user("Read both"), assistant(None, tool_calls=[call(0), call(1)]), tool(0, "long " * 300), tool(1, "short"),
+        assistant("Read."), user("Thanks"),
+    ]  # fmt: skip
     done, _ = run(reduction_of(messages, total(messages) - 100, protect=0))
     assert done.kind == "pruned"
     assert done.covered == done.replaced == 4

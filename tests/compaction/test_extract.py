@@ -102,16 +102,10 @@ def test_what_a_model_wrote_before_is_kept_in_part() -> None:
 
 def test_what_is_said_in_passing_gives_way_and_a_value_holds_until_it_is_changed() -> None:
     said = [
-        "Hi!",
-        "Keep it short.",
-        "Odd is allergic to hazelnuts, so no nut cake for him.",
-        "Step 9.",
-        "Tell me something about pasta.",
-        "The budget for the party is 400 euros.",
-        "Step 10. key10 := v242020",
-        "Give me three ideas for starters.",
-        "Now the budget for the party is 550 euros.",
-    ]
+        "Hi!", "Keep it short.", "Odd is allergic to hazelnuts, so no nut cake for him.", "Step 9.",
+        "Tell me something about pasta.", "The budget for the party is 400 euros.", "Step 10. key10 := v242020",
+        "Give me three ideas for starters.", "Now the budget for the party is 550 euros.",
+    ]  # fmt: skip
     made = extracted([m for text in said for m in (user(text), assistant("All right, we can do that. " * 5))], 145)
     assert marks.section(assistant(made), marks.QUOTES) == [said[2], said[6], said[8]]
     assert extracted([user("Oh, I see. My dog died.")], 900).endswith("\n- My dog died.")
@@ -182,12 +176,9 @@ def test_what_an_agent_did_changed_and_has_left_is_told_and_carried_on() -> None
     ]
     made = assistant(block("They work on it.", [user("Mend the lexer of Ivo."), *steps], limit=600))
     told = [
-        "Task: Mend the lexer of Ivo.",
-        "edit_file: src/lexer.py, c → The file was changed.",
-        "bash: pytest -q → 1 failed",
-        "bash: cat README.md > /dev/null",
-        "bash: sed -i s/a/b/ docs/guide.md",
-    ]
+        "Task: Mend the lexer of Ivo.", "edit_file: src/lexer.py, c → The file was changed.", "bash: pytest -q → 1 failed",
+        "bash: cat README.md > /dev/null", "bash: sed -i s/a/b/ docs/guide.md",
+    ]  # fmt: skip
     assert marks.section(made, marks.DONE) == told
     assert marks.section(made, marks.CHANGED) == ["src/lexer.py", "docs/guide.md"]
     assert marks.section(made, marks.OPEN_ITEMS) == ["Write docs"]

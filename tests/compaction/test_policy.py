@@ -13,15 +13,12 @@ NAMES = get_args(Limit)
     ("policy", "window", "protect", "gain", "cap", "origin", "lines"),
     [
         ("standard", 1_000_000, 40_000, 20_000, None, "standard", "standard"),
-        ("standard", 8192, 1638, 819, None, "window", "standard"),
-        ("local", 1_000_000, 2_000, 500, 1_000, "local", "local"),
-        ("local", 4096, 819, 409, 1_000, "window", "local"),
-        ("auto", SMALL_WINDOW, 2_000, 500, None, "local", "local"),
+        ("standard", 8192, 1638, 819, None, "window", "standard"), ("local", 1_000_000, 2_000, 500, 1_000, "local", "local"),
+        ("local", 4096, 819, 409, 1_000, "window", "local"), ("auto", SMALL_WINDOW, 2_000, 500, None, "local", "local"),
         ("auto", SMALL_WINDOW + 1, 3_277, 1_638, None, "window", "standard"),
-        ("auto", 1_000_000, 40_000, 20_000, None, "standard", "standard"),
-        ("auto", 2048, 409, 204, None, "window", "local"),
+        ("auto", 1_000_000, 40_000, 20_000, None, "standard", "standard"), ("auto", 2048, 409, 204, None, "window", "local"),
     ],
-)
+)  # fmt: skip
 def test_limits_are_capped_by_shares_of_the_window(
     policy: Policy, window: int, protect: int, gain: int, cap: int | None, origin: str, lines: str
 ) -> None:

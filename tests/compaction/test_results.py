@@ -30,14 +30,10 @@ def test_results_are_found_in_every_form_and_know_their_call() -> None:
     ]
     found = [(r.index, r.part, r.name, r.arguments, r.text) for r in results_of(messages)]
     assert found == [
-        (2, None, "grep", '{"q": 1}', "one"),
-        (3, 0, "renamed", '{"path":"a.py"}', "two"),
-        (5, None, "deep", '{"deep":1}', "three"),
-        (6, None, "read", None, "\nfirst\n"),
-        (6, None, "tool", None, "second"),
-        (7, 1, "read", None, "\nfirst\n"),
-        (7, 1, "tool", None, "second"),
-    ]
+        (2, None, "grep", '{"q": 1}', "one"), (3, 0, "renamed", '{"path":"a.py"}', "two"),
+        (5, None, "deep", '{"deep":1}', "three"), (6, None, "read", None, "\nfirst\n"), (6, None, "tool", None, "second"),
+        (7, 1, "read", None, "\nfirst\n"), (7, 1, "tool", None, "second"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -124,19 +124,11 @@ def test_a_misspelt_variable_is_named_with_the_nearest(name: str, nearest: str, 
 @pytest.mark.parametrize("service", ["SPILLWAY", "SPILLWAY_REDIS", "SPILLWAY_1"])
 def test_what_kubernetes_injects_is_left_alone(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     injected = {
-        "SERVICE_HOST": "10.0.0.1",
-        "SERVICE_PORT": "8484",
-        "SERVICE_PORT_HTTP": "8484",
-        "SERVICE_PORT_METRICS_2": "9090",
-        "PORT": "tcp://10.0.0.1:8484",
-        "PORT_8484_TCP": "tcp://10.0.0.1:8484",
-        "PORT_8484_TCP_PROTO": "tcp",
-        "PORT_8484_TCP_PORT": "8484",
-        "PORT_8484_TCP_ADDR": "10.0.0.1",
-        "PORT_53_UDP": "udp://[::1]:53",
-        "PORT_53_SCTP_PORT": "53",
-        "PORT_8000_TCP_PORT_START": "8000",
-    }
+        "SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "8484", "SERVICE_PORT_HTTP": "8484", "SERVICE_PORT_METRICS_2": "9090",
+        "PORT": "tcp://10.0.0.1:8484", "PORT_8484_TCP": "tcp://10.0.0.1:8484", "PORT_8484_TCP_PROTO": "tcp",
+        "PORT_8484_TCP_PORT": "8484", "PORT_8484_TCP_ADDR": "10.0.0.1", "PORT_53_UDP": "udp://[::1]:53",
+        "PORT_53_SCTP_PORT": "53", "PORT_8000_TCP_PORT_START": "8000",
+    }  # fmt: skip
     for name, value in injected.items():
         monkeypatch.setenv(f"{service}_{name}", value)
     assert load_settings().port == 8484

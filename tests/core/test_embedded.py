@@ -143,18 +143,13 @@ def test_program_blocks_stand_around_the_users_words(program: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "<notes>\nmine\n</notes>\nWhat is missing?",
-        "```xml\n<file>\na\n</file>\n```\nWhy is it invalid?",
+        "<notes>\nmine\n</notes>\nWhat is missing?", "```xml\n<file>\na\n</file>\n```\nWhy is it invalid?",
         "1. Why is it invalid?\n   ```xml\n<file>\na\n</file>\n   ```",
         "<rules>\nNever use tabs.\n</rules>\n<task>\nMend the door.\n</task>",
-        "Why does <context>a</context> appear in my prompt?",
-        "<system-reminder> is a tag that I saw. Why?",
-        "<ul>\n<li>a</li>\n</ul>\nIs it valid?",
-        "<FileList>\n<File/>\n</FileList>\nIs it valid?",
-        "--- a/x.py ---\n+ b\nWhat changed?",
-        "### Task:\nTranslate this.\n",
-        "# Rules:\nEvery block must be short.",
+        "Why does <context>a</context> appear in my prompt?", "<system-reminder> is a tag that I saw. Why?",
+        "<ul>\n<li>a</li>\n</ul>\nIs it valid?", "<FileList>\n<File/>\n</FileList>\nIs it valid?",
+        "--- a/x.py ---\n+ b\nWhat changed?", "### Task:\nTranslate this.\n", "# Rules:\nEvery block must be short.",
     ],
-)
+)  # fmt: skip
 def test_other_text_is_the_users(text: str) -> None:
     assert list(blocks_in(text)) == []

@@ -11,12 +11,9 @@ from proxy.shaping.repair import violates
 def said(script: str) -> list[Message]:
     """Messages of a script such as `u:hello a:hi`, with blocks for `1`, `2` and a bridge for `bridge`."""
     words = {
-        "1": f"{OPEN}\none\n{CLOSE}",
-        "r": f"{OPEN}\none\n{HEADING}\n- Be brief.\n{CLOSE}",
-        "bridge": BRIDGE,
-        "noted": NOTED,
+        "1": f"{OPEN}\none\n{CLOSE}", "r": f"{OPEN}\none\n{HEADING}\n- Be brief.\n{CLOSE}", "bridge": BRIDGE, "noted": NOTED,
         "read": READ,
-    }
+    }  # fmt: skip
     words |= {
         "2": f"{words['1']}\n{OPEN}\ntwo\n{CLOSE}",
         "one": f"{OPEN}\n{EARLIER}\none\n{CLOSE}",

@@ -71,17 +71,12 @@ def test_odd_calls_are_none(calls: object) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "speaker"),
     [
-        (user("a"), [assistant("b")], None),
-        (user("a"), [user("b")], "assistant"),
-        (assistant("a"), [assistant("b"), user("c")], "user"),
-        (assistant("a"), [SYSTEM, assistant("b")], "user"),
-        (assistant("a"), [SYSTEM, user("b")], None),
-        (assistant("a"), [], None),
-        (None, [user("a")], None),
-        (None, [SYSTEM, assistant("a")], "user"),
-        (tool(1, "a"), [tool(2, "b")], None),
+        (user("a"), [assistant("b")], None), (user("a"), [user("b")], "assistant"),
+        (assistant("a"), [assistant("b"), user("c")], "user"), (assistant("a"), [SYSTEM, assistant("b")], "user"),
+        (assistant("a"), [SYSTEM, user("b")], None), (assistant("a"), [], None), (None, [user("a")], None),
+        (None, [SYSTEM, assistant("a")], "user"), (tool(1, "a"), [tool(2, "b")], None),
     ],
-)
+)  # fmt: skip
 def test_who_has_to_speak_in_between(before: Message | None, after: list[Message], speaker: str | None) -> None:
     assert bridge_needed(before, after) == speaker
 

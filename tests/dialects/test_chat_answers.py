@@ -141,15 +141,11 @@ def test_a_part_is_the_text_without_its_surroundings() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        chunk({"content": "a", "reasoning": "b"}),
-        chunk({"content": "a", "tool_calls": [{"index": 0}]}),
-        chunk({"content": "a"}, "stop"),
-        chunk({"content": "a"}, usage={"prompt_tokens": 5}),
-        chunk({"content": ["a"]}),
-        chunk({"refusal": "a"}),
-        {"choices": [*chunk({"content": "a"})["choices"], {"index": 1}]},
+        chunk({"content": "a", "reasoning": "b"}), chunk({"content": "a", "tool_calls": [{"index": 0}]}),
+        chunk({"content": "a"}, "stop"), chunk({"content": "a"}, usage={"prompt_tokens": 5}), chunk({"content": ["a"]}),
+        chunk({"refusal": "a"}), {"choices": [*chunk({"content": "a"})["choices"], {"index": 1}]},
     ],
-)
+)  # fmt: skip
 def test_text_with_anything_beside_it_is_not_alone(value: dict[str, Any]) -> None:
     assert piece_of(value, b"").alone == ""
 

@@ -125,14 +125,9 @@ def test_every_other_byte_stays(mark: bytes, before: bytes, body: dict[str, Any]
 
 def test_a_request_to_go_on_is_the_first_one_without_what_held_for_its_stream() -> None:
     first = {
-        "model": "m",
-        "messages": [user("a")],
-        "temperature": 0.5,
-        "max_tokens": 9,
-        "n_predict": 9,
-        "stream_options": {"x": 1},
+        "model": "m", "messages": [user("a")], "temperature": 0.5, "max_tokens": 9, "n_predict": 9, "stream_options": {"x": 1},
         "continue_final_message": False,
-    }
+    }  # fmt: skip
     flags = {"continue_final_message": True, "add_generation_prompt": False}
     counts = {"timings_per_token": True, "stream_options": {"continuous_usage_stats": True}}
     assert going_on(first, [user("b")], flags, counts) == {
@@ -148,26 +143,14 @@ def test_a_request_to_go_on_is_the_first_one_without_what_held_for_its_stream() 
 
 def test_a_summary_that_is_appended_keeps_the_prompt_and_the_tools_which_must_not_be_called() -> None:
     client = {
-        "model": "x",
-        "messages": [],
-        "tools": [{}],
-        "tool_choice": "required",
-        "n": 2,
-        "response_format": {},
-        "temperature": 0.1,
-        "think": False,
-    }
+        "model": "x", "messages": [], "tools": [{}], "tool_choice": "required", "n": 2, "response_format": {},
+        "temperature": 0.1, "think": False,
+    }  # fmt: skip
     appended = loads(summarising(client, "m", [user("a")], append=True, max_tokens=5))
     assert appended == {
-        "model": "m",
-        "messages": [user("a")],
-        "max_tokens": 5,
-        "stream": True,
-        "tools": [{}],
-        "tool_choice": "none",
-        "temperature": 0.1,
-        "think": False,
-    }
+        "model": "m", "messages": [user("a")], "max_tokens": 5, "stream": True, "tools": [{}], "tool_choice": "none",
+        "temperature": 0.1, "think": False,
+    }  # fmt: skip
     alone = loads(summarising(client, "m", [user("a")], append=False, max_tokens=5))
     expected = {"model": "m", "messages": [user("a")], "max_tokens": 5, "stream": True, "think": False}
     assert alone == expected

@@ -42,14 +42,9 @@ def refused(messages: Any = HELLO, **fields: Any) -> BadRequest:
 def test_a_plain_request() -> None:
     request = asked(system="Be brief.", temperature=0.5, top_k=4, stop_sequences=["\n"], stream=True, metadata={})
     assert request.body == {
-        "model": "m",
-        "messages": [{"role": "system", "content": "Be brief."}, *HELLO],
-        "max_tokens": 10,
-        "temperature": 0.5,
-        "top_k": 4,
-        "stop": ["\n"],
-        "stream": True,
-    }
+        "model": "m", "messages": [{"role": "system", "content": "Be brief."}, *HELLO], "max_tokens": 10, "temperature": 0.5,
+        "top_k": 4, "stop": ["\n"], "stream": True,
+    }  # fmt: skip
     assert (request.model, request.stream, request.max_tokens, request.wants_usage) == ("m", True, 10, True)
     assert (request.structured, request.continues, request.raw) == (False, False, None)
 
@@ -212,13 +207,9 @@ def test_edits_with_nothing_said_are_anthropics() -> None:
 
 def test_edits_with_everything_said() -> None:
     full = {
-        "type": TOOL_USES,
-        "trigger": {"type": "tool_uses", "value": 8},
-        "keep": {"type": "tool_uses", "value": 0},
-        "clear_at_least": {"type": "input_tokens", "value": 900},
-        "exclude_tools": ["memory"],
-        "clear_tool_inputs": ["read"],
-    }
+        "type": TOOL_USES, "trigger": {"type": "tool_uses", "value": 8}, "keep": {"type": "tool_uses", "value": 0},
+        "clear_at_least": {"type": "input_tokens", "value": 900}, "exclude_tools": ["memory"], "clear_tool_inputs": ["read"],
+    }  # fmt: skip
     assert edits(full) == [
         ClearResults(over_results=8, keep=0, at_least=900, spared=frozenset({"memory"}), arguments=frozenset({"read"}))
     ]

@@ -119,18 +119,10 @@ def test_options_have_neutral_names(dialect: Dialect, options: Json, neutral: Js
 
 def test_options_of_responses_are_told_again() -> None:
     options: Json = {
-        **SAMPLING,
-        "max_output_tokens": 16,
-        "instructions": "x",
-        "metadata": {"a": "b"},
-        "truncation": "auto",
-        "prompt_cache_key": "k",
-        "safety_identifier": "s",
-        "tool_choice": "required",
-        "store": False,
-        "reasoning": {"effort": "high", "summary": "auto"},
-        "parallel_tool_calls": False,
-    }
+        **SAMPLING, "max_output_tokens": 16, "instructions": "x", "metadata": {"a": "b"}, "truncation": "auto",
+        "prompt_cache_key": "k", "safety_identifier": "s", "tool_choice": "required", "store": False,
+        "reasoning": {"effort": "high", "summary": "auto"}, "parallel_tool_calls": False,
+    }  # fmt: skip
     assert asked(RESPONSES, **options).thinking == Thinking(effort="high", openai="high")
     response = whole(RESPONSES, piece_of({"text": "x", "thought": "", "calls": []}), **options).whole
     assert {name: response[name] for name in options} == options

@@ -307,13 +307,10 @@ def test_reasoning_that_a_server_refuses_is_left_out_after_one_refusal() -> None
 @pytest.mark.parametrize(
     ("wants", "reasoning", "expected", "refused"),
     [
-        ("", "Search.", "Search.", 0),
-        ("reasoning_content", "Search.", "Search.", 0),
-        ("reasoning_content", "", "", 1),
-        ("extra_content", "", None, 1),
-        ("nothing", "Search.", None, 1),
+        ("", "Search.", "Search.", 0), ("reasoning_content", "Search.", "Search.", 0), ("reasoning_content", "", "", 1),
+        ("extra_content", "", None, 1), ("nothing", "Search.", None, 1),
     ],
-)
+)  # fmt: skip
 def test_a_search_in_an_answer_has_what_the_server_wants(
     wants: str, reasoning: str, expected: str | None, refused: int
 ) -> None:

@@ -50,11 +50,8 @@ def by_ollama(proxy: Proxy) -> None:
 
 
 SDKS: Mapping[str, Callable[[Proxy], None]] = {
-    "chat": by_chat,
-    "responses": by_responses,
-    "messages": by_messages,
-    "ollama": by_ollama,
-}
+    "chat": by_chat, "responses": by_responses, "messages": by_messages, "ollama": by_ollama,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sdk", SDKS)

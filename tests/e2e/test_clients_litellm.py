@@ -56,14 +56,11 @@ def litellm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoTurns]:
 @pytest.mark.parametrize(
     ("way", "scene"),
     [
-        *(("completion", scene) for scene in SCENES),
-        ("acompletion", EARLY_TOOLS),
-        ("acompletion", MIDDLE),
-        ("chunk_builder", EARLY),
-        ("chunk_builder", MIDDLE_TOOLS),
+        *(("completion", scene) for scene in SCENES), ("acompletion", EARLY_TOOLS), ("acompletion", MIDDLE),
+        ("chunk_builder", EARLY), ("chunk_builder", MIDDLE_TOOLS),
     ],
     ids=str,
-)
+)  # fmt: skip
 @pytest.mark.rows(1)
 def test_two_turns(litellm: TwoTurns, stages: StageOf, way: str, scene: Scene) -> None:
     stage = stages(scene)

@@ -84,12 +84,8 @@ def test_options_formats_and_thinking_are_told_in_the_backends_words(sdk: Sdk) -
         client.chat(MODEL, messages, options=options, format="json", keep_alive="5m", think=False)
         sent = fake.chats()[-1].json
         assert {name: sent[name] for name in ("temperature", "top_k", "seed", "stop", "max_tokens")} == {
-            "temperature": 0.1,
-            "top_k": 4,
-            "seed": 7,
-            "stop": ["\n"],
-            "max_tokens": 9,
-        }
+            "temperature": 0.1, "top_k": 4, "seed": 7, "stop": ["\n"], "max_tokens": 9,
+        }  # fmt: skip
         assert sent["response_format"] == {"type": "json_object"}
         assert sent["chat_template_kwargs"] == {"enable_thinking": False}
         assert sent.keys().isdisjoint({"num_ctx", "keep_alive", "format", "think", "options"})

@@ -21,12 +21,9 @@ VOCAB = Path(__file__).parent.parent / "engine" / "vocab"
 WINDOW = 131_072
 TURNS = 30
 FOREIGN = (
-    "人工智能正在改变我们的生活方式。",
-    "كيف حالك اليوم يا صديقي العزيز؟",
-    "आज मौसम बहुत अच्छा है।",
-    "Привет, как твои дела?",
+    "人工智能正在改变我们的生活方式。", "كيف حالك اليوم يا صديقي العزيز؟", "आज मौसम बहुत अच्छा है।", "Привет, как твои дела?",
     "🙂🚀 großartig, très bien! 👍🏽",
-)
+)  # fmt: skip
 
 
 def messages(seed: int, count: int) -> list[str]:
@@ -53,13 +50,9 @@ def messages(seed: int, count: int) -> list[str]:
         return base64.b64encode(dice.randbytes(dice.randrange(60, 400))).decode()
 
     kinds: list[Callable[[], str]] = [
-        lambda: cut(prose, 1500),
-        lambda: cut(code, 1500),
-        record,
-        log,
-        binary,
+        lambda: cut(prose, 1500), lambda: cut(code, 1500), record, log, binary,
         lambda: dice.choice(FOREIGN) * dice.randrange(1, 6),
-    ]
+    ]  # fmt: skip
     return [dice.choice(kinds[:2] * 2 + kinds)() for _ in range(count)]
 
 

@@ -44,15 +44,12 @@ def settled(answer: Answer) -> bytes:
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
-        {"stream": True},
-        {"stream": True, "stream_options": {"include_usage": True}},
-        {"stream": True, "timings_per_token": True},
-        {"stream": True, "return_progress": True},
+        {}, {"stream": True}, {"stream": True, "stream_options": {"include_usage": True}},
+        {"stream": True, "timings_per_token": True}, {"stream": True, "return_progress": True},
         {"stop": ["enclosed", "before"], "temperature": 0.7, "seed": 4},
     ],
     ids=lambda fields: ",".join(fields) or "plain",
-)
+)  # fmt: skip
 def test_the_same_bytes(walk_engine: Engine, proxy_of: SharedSpillway, fields: dict[str, Any]) -> None:
     proxy = proxy_of(walk_engine)
     # Without the cache, so that the second answer tells of the same progress as the first.

@@ -141,11 +141,8 @@ def test_one_message_for_each(messages: list[dict[str, Any]], of: Offer, system:
 REQUIRED = offer(tool_choice="required")
 RULE = "[For this answer: you must call a tool.]"
 HISTORY: list[dict[str, Any]] = [
-    {"role": "system", "content": "A"},
-    {"role": "user", "content": "hi"},
-    asked(None, call()),
-    tool("rain"),
-]
+    {"role": "system", "content": "A"}, {"role": "user", "content": "hi"}, asked(None, call()), tool("rain"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("length", [2, 4])

@@ -108,18 +108,13 @@ def test_every_split_of_the_text_before_a_call_finds_the_same(name: str) -> None
 @pytest.mark.parametrize(
     ("said", "rest", "found"),
     [
-        ("A\n", f"{TAGGED}\nB", (paris("tool_call"), "B")),
-        ("A", f"\n{TAGGED}\nB", ("\n", paris("tool_call"), "B")),
-        ("A <tool", "box", ("box",)),
-        ("```py\nx", f"\n{P}\n```\n{P}", (f"\n{P}\n```\n", paris("bare"))),
-        ("```py\nx\n``", f"`\n{P}", ("`\n", paris("bare"))),
-        ("<think>", P, (P,)),
-        ("<think>x</th", f"ink>{P}", ("ink>", paris("bare"))),
-        ("A: ", f"{P}", (P,)),
-        ("", P, (paris("bare"),)),
+        ("A\n", f"{TAGGED}\nB", (paris("tool_call"), "B")), ("A", f"\n{TAGGED}\nB", ("\n", paris("tool_call"), "B")),
+        ("A <tool", "box", ("box",)), ("```py\nx", f"\n{P}\n```\n{P}", (f"\n{P}\n```\n", paris("bare"))),
+        ("```py\nx\n``", f"`\n{P}", ("`\n", paris("bare"))), ("<think>", P, (P,)),
+        ("<think>x</th", f"ink>{P}", ("ink>", paris("bare"))), ("A: ", f"{P}", (P,)), ("", P, (paris("bare"),)),
         (f"A\n{TAGGED}", f"\n{TAGGED}", (paris("tool_call"),)),
     ],
-)
+)  # fmt: skip
 def test_where_an_answer_was_left(said: str, rest: str, found: tuple[Found, ...]) -> None:
     assert scanned([rest], said=said) == scanned(rest, said=said) == found
 

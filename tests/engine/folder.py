@@ -17,14 +17,9 @@ from tests.engine.network import Network, Shape
 from tests.engine.spec import ModelSpec
 
 _BLOCK = {
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
+    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj", "down": "mlp.down_proj",
+}  # fmt: skip
 _UNBOUNDED = 10**30
 """What transformers writes where a tokenizer sets no limit."""
 
@@ -49,40 +44,23 @@ def write_folder(spec: ModelSpec, folder: Path, window: int) -> list[str]:
     _write_json(
         folder / "tokenizer_config.json",
         {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "eos_token": "<|im_end|>",
-            "pad_token": "<|endoftext|>",
-            "chat_template": made.template,
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": _UNBOUNDED,
+            "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+            "chat_template": made.template, "clean_up_tokenization_spaces": False, "model_max_length": _UNBOUNDED,
         },
-    )
+    )  # fmt: skip
     _write_tensors(folder / "model.safetensors", _tensors(network))
     return made.words
 
 
 def _config(made: Made, shape: Shape, window: int) -> dict[str, Any]:
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "torch_dtype": "float32",
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.embd,
-        "intermediate_size": shape.ff,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": shape.rope_base,
-        "max_position_embeddings": window,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "bos_token_id": None,
-        "eos_token_id": made.end_of_turn,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "vocab_size": shape.vocab,
+        "hidden_size": shape.embd, "intermediate_size": shape.ff, "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim,
+        "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": shape.rope_base, "max_position_embeddings": window,
+        "tie_word_embeddings": False, "attention_bias": False, "bos_token_id": None, "eos_token_id": made.end_of_turn,
         "pad_token_id": made.end_of_text,
-    }
+    }  # fmt: skip
 
 
 def _tokenizer(made: Made) -> dict[str, Any]:

@@ -32,19 +32,13 @@ class Shape:
 
     def write(self, writer: Writer, ctx: int) -> None:
         entries: tuple[tuple[str, Kind, int | float], ...] = (
-            ("vocab_size", Kind.U32, self.vocab),
-            ("context_length", Kind.U32, ctx),
-            ("embedding_length", Kind.U32, self.embd),
-            ("block_count", Kind.U32, self.layers),
-            ("feed_forward_length", Kind.U32, self.ff),
-            ("attention.head_count", Kind.U32, self.heads),
-            ("attention.head_count_kv", Kind.U32, self.kv_heads),
-            ("attention.key_length", Kind.U32, self.head_dim),
-            ("attention.value_length", Kind.U32, self.head_dim),
-            ("attention.layer_norm_rms_epsilon", Kind.F32, 1e-6),
-            ("rope.dimension_count", Kind.U32, self.head_dim),
+            ("vocab_size", Kind.U32, self.vocab), ("context_length", Kind.U32, ctx), ("embedding_length", Kind.U32, self.embd),
+            ("block_count", Kind.U32, self.layers), ("feed_forward_length", Kind.U32, self.ff),
+            ("attention.head_count", Kind.U32, self.heads), ("attention.head_count_kv", Kind.U32, self.kv_heads),
+            ("attention.key_length", Kind.U32, self.head_dim), ("attention.value_length", Kind.U32, self.head_dim),
+            ("attention.layer_norm_rms_epsilon", Kind.F32, 1e-6), ("rope.dimension_count", Kind.U32, self.head_dim),
             ("rope.freq_base", Kind.F32, self.rope_base),
-        )
+        )  # fmt: skip
         for key, kind, value in entries:
             writer.put("llama." + key, kind, value)
 
@@ -64,14 +58,10 @@ class Network:
     def _block(shape: Shape) -> dict[str, Floats]:
         queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
         return {
-            "q": _zeros(queries, shape.embd),
-            "k": _zeros(keys, shape.embd),
-            "v": _zeros(keys, shape.embd),
-            "o": _zeros(shape.embd, queries),
-            "gate": _zeros(shape.ff, shape.embd),
-            "up": _zeros(shape.ff, shape.embd),
+            "q": _zeros(queries, shape.embd), "k": _zeros(keys, shape.embd), "v": _zeros(keys, shape.embd),
+            "o": _zeros(shape.embd, queries), "gate": _zeros(shape.ff, shape.embd), "up": _zeros(shape.ff, shape.embd),
             "down": _zeros(shape.embd, shape.ff),
-        }
+        }  # fmt: skip
 
     def spend(self, rng: np.random.Generator) -> None:
         """Give the feed-forward parts real arithmetic to do; `down` is zero, so nothing comes of it."""

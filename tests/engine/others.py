@@ -15,22 +15,13 @@ _SLIDING = 256
 _STATE, _INNER, _CONVOLVED = 16, 128, 4
 
 _GEMMA3 = {
-    "feed_forward_length": _FF,
-    "attention.head_count": _HEADS,
-    "attention.head_count_kv": 1,
-    "attention.key_length": _HEAD,
-    "attention.value_length": _HEAD,
-    "attention.sliding_window": _SLIDING,
-}
+    "feed_forward_length": _FF, "attention.head_count": _HEADS, "attention.head_count_kv": 1, "attention.key_length": _HEAD,
+    "attention.value_length": _HEAD, "attention.sliding_window": _SLIDING,
+}  # fmt: skip
 _MAMBA2 = {
-    "feed_forward_length": 0,
-    "attention.head_count": 0,
-    "ssm.conv_kernel": _CONVOLVED,
-    "ssm.inner_size": _INNER,
-    "ssm.state_size": _STATE,
-    "ssm.time_step_rank": _HEADS,
-    "ssm.group_count": 1,
-}
+    "feed_forward_length": 0, "attention.head_count": 0, "ssm.conv_kernel": _CONVOLVED, "ssm.inner_size": _INNER,
+    "ssm.state_size": _STATE, "ssm.time_step_rank": _HEADS, "ssm.group_count": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

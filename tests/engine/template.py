@@ -56,12 +56,9 @@ def chat_template(*, marks: int, think: bool, tools: bool = True) -> str:
     """The template with `marks` marker tokens at the start of each turn; `<think>` blocks and tools, or none."""
     mark = f"{{{{- '<|t' ~ (ns.turn % {MARKS}) ~ '|>' -}}}}" * marks
     parts = {
-        "@MARK@": mark,
-        "@THINK@\n": _THINK + "\n" if think else "",
-        "@OFFERED@": "tools or " if tools else "",
-        "@TOOLS@\n": _TOOLS + "\n" if tools else "",
-        "@CALLS@\n": _CALLS + "\n" if tools else "",
-    }
+        "@MARK@": mark, "@THINK@\n": _THINK + "\n" if think else "", "@OFFERED@": "tools or " if tools else "",
+        "@TOOLS@\n": _TOOLS + "\n" if tools else "", "@CALLS@\n": _CALLS + "\n" if tools else "",
+    }  # fmt: skip
     text = _TEMPLATE
     for place, part in parts.items():
         text = text.replace(place, part)

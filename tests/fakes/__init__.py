@@ -22,46 +22,13 @@ from tests.fakes.vllm import VllmFake
 from tests.fakes.waiting import HEADERS, Gate, await_until, wait_until
 
 FAKES: dict[str, type[FakeBackend]] = {
-    "lmstudio": LmStudioFake,
-    "ollama": OllamaFake,
-    "openrouter": OpenRouterFake,
-    "llamacpp": LlamaCppFake,
-    "vllm": VllmFake,
+    "lmstudio": LmStudioFake, "ollama": OllamaFake, "openrouter": OpenRouterFake, "llamacpp": LlamaCppFake, "vllm": VllmFake,
     "generic": GenericFake,
-}
+}  # fmt: skip
 
 __all__ = [
-    "FAKES",
-    "HEADERS",
-    "STRAYS",
-    "Brain",
-    "FakeBackend",
-    "FakeModel",
-    "FakeTokenizer",
-    "Flaw",
-    "Gate",
-    "GenericFake",
-    "LlamaCppFake",
-    "LmStudioFake",
-    "OllamaFake",
-    "OpenRouterFake",
-    "Provider",
-    "Question",
-    "Recorded",
-    "Reply",
-    "ToolCall",
-    "VllmFake",
-    "Walk",
-    "asks_summary",
-    "await_until",
-    "check_history",
-    "echo",
-    "facts",
-    "qa",
-    "scripted",
-    "strays",
-    "summariser",
-    "wait_until",
-    "walk",
-    "words",
-]
+    "FAKES", "HEADERS", "STRAYS", "Brain", "FakeBackend", "FakeModel", "FakeTokenizer", "Flaw", "Gate", "GenericFake",
+    "LlamaCppFake", "LmStudioFake", "OllamaFake", "OpenRouterFake", "Provider", "Question", "Recorded", "Reply", "ToolCall",
+    "VllmFake", "Walk", "asks_summary", "await_until", "check_history", "echo", "facts", "qa", "scripted", "strays",
+    "summariser", "wait_until", "walk", "words",
+]  # fmt: skip

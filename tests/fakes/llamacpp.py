@@ -52,12 +52,9 @@ class LlamaCppFake(FakeBackend):
         self.loads: list[str] = []
         """Models loaded since the start, by whatever request."""
         gets = {
-            "/health": self.health,
-            "/props": self.props,
-            "/slots": self.slot_list,
-            "/models": self.model_list,
+            "/health": self.health, "/props": self.props, "/slots": self.slot_list, "/models": self.model_list,
             "/v1/models": self.model_list,
-        }
+        }  # fmt: skip
         posts = {
             "/v1/chat/completions/input_tokens": self.input_tokens,
             "/v1/messages/count_tokens": self.input_tokens,
@@ -272,12 +269,9 @@ class LlamaCppFake(FakeBackend):
     @override
     def head(self, prompt: Prompt, object_: str) -> dict[str, Any]:
         return {
-            "created": CREATED,
-            "id": self.next_id(),
-            "model": prompt.name,
-            "system_fingerprint": self.fingerprint,
+            "created": CREATED, "id": self.next_id(), "model": prompt.name, "system_fingerprint": self.fingerprint,
             "object": object_,
-        }
+        }  # fmt: skip
 
     @override
     def envelope(self, head: dict[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -103,17 +103,12 @@ class LlamaSwapFake(Forwarding):
         """`GET /running`: what is not stopped, with its command."""
         data = [
             {
-                "model": name,
-                "state": "ready",
-                "cmd": entry.command,
-                "proxy": entry.server.url,
-                "ttl": 0,
-                "name": "",
+                "model": name, "state": "ready", "cmd": entry.command, "proxy": entry.server.url, "ttl": 0, "name": "",
                 "description": "",
             }
             for name, entry in sorted(self.entries.items())
             if entry.running
-        ]
+        ]  # fmt: skip
         await exchange.answer(200, {"running": data})
 
     # Unloading, which waits for nobody

@@ -52,18 +52,12 @@ class OllamaNative(FakeBackend):
         self.reloads = 0
         """Times a loaded model was loaded again because a request asked for another window."""
         gets = {
-            "/": self.hello,
-            "/api/version": self.version,
-            "/api/tags": self.tags,
-            "/api/ps": self.loaded_list,
+            "/": self.hello, "/api/version": self.version, "/api/tags": self.tags, "/api/ps": self.loaded_list,
             "/v1/models": self.openai_list,
-        }
+        }  # fmt: skip
         posts = {
-            "/api/show": self.show,
-            "/api/chat": self.native_chat,
-            "/api/generate": self.generate,
-            "/api/embed": self.embed,
-        }
+            "/api/show": self.show, "/api/chat": self.native_chat, "/api/generate": self.generate, "/api/embed": self.embed,
+        }  # fmt: skip
         self.routes |= {f"GET {path}": handler for path, handler in gets.items()}
         self.routes |= {f"POST {path}": handler for path, handler in posts.items()}
         for model in self.models:
@@ -247,12 +241,9 @@ class OllamaNative(FakeBackend):
 def capabilities(model: FakeModel) -> list[str]:
     """What a model can do, in Ollama's words."""
     able = {
-        "embedding": model.embedding,
-        "completion": not model.embedding,
-        "tools": model.tools,
-        "vision": model.vision,
+        "embedding": model.embedding, "completion": not model.embedding, "tools": model.tools, "vision": model.vision,
         "thinking": model.thinking,
-    }
+    }  # fmt: skip
     return [name for name, has in able.items() if has]
 
 
@@ -314,13 +305,9 @@ def _entry(model: FakeModel) -> dict[str, Any]:
 
 def _details() -> dict[str, Any]:
     return {
-        "parent_model": "",
-        "format": "gguf",
-        "family": "llama",
-        "families": ["llama"],
-        "parameter_size": "1B",
+        "parent_model": "", "format": "gguf", "family": "llama", "families": ["llama"], "parameter_size": "1B",
         "quantization_level": "Q4_K_M",
-    }
+    }  # fmt: skip
 
 
 def _openai_entry(model: FakeModel) -> dict[str, Any]:

@@ -222,18 +222,11 @@ def entry(model: FakeModel) -> dict[str, Any]:
 
 def _endpoint(model: FakeModel, provider: Provider) -> dict[str, Any]:
     return {
-        "name": f"{provider.name} | {model.id}",
-        "context_length": provider.window,
-        "max_completion_tokens": provider.max_output,
-        "max_prompt_tokens": None,
-        "provider_name": provider.name,
-        "tag": _slug(provider.name),
-        "quantization": "unknown",
-        "supported_parameters": _parameters(provider.tools),
-        "status": 0,
-        "uptime_last_30m": 99.9,
-        "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-    }
+        "name": f"{provider.name} | {model.id}", "context_length": provider.window,
+        "max_completion_tokens": provider.max_output, "max_prompt_tokens": None, "provider_name": provider.name,
+        "tag": _slug(provider.name), "quantization": "unknown", "supported_parameters": _parameters(provider.tools),
+        "status": 0, "uptime_last_30m": 99.9, "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+    }  # fmt: skip
 
 
 def _architecture(model: FakeModel) -> dict[str, Any]:

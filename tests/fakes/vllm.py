@@ -68,17 +68,11 @@ class VllmFake(FakeBackend):
     async def model_list(self, exchange: Exchange) -> None:
         data: list[dict[str, Any]] = [
             {
-                "id": model.id,
-                "object": "model",
-                "created": CREATED,
-                "owned_by": "vllm",
-                "root": model.id,
-                "parent": None,
-                "max_model_len": model.window,
-                "permission": [],
+                "id": model.id, "object": "model", "created": CREATED, "owned_by": "vllm", "root": model.id, "parent": None,
+                "max_model_len": model.window, "permission": [],
             }
             for model in self.models
-        ]
+        ]  # fmt: skip
         await exchange.answer(200, {"object": "list", "data": data})
 
     async def tokenize(self, exchange: Exchange) -> None:

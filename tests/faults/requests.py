@@ -100,18 +100,12 @@ def _options() -> st.SearchStrategy[Json]:
     return st.fixed_dictionaries(
         {},
         optional={
-            "temperature": st.floats(0, 2),
-            "max_tokens": st.integers(1, 64),
-            "max_completion_tokens": st.integers(1, 64),
-            "stop": texts.filter(bool) | st.lists(texts.filter(bool), max_size=2),
-            "n": st.just(1),
-            "stream_options": st.just({"include_usage": True}),
-            "response_format": st.just({"type": "text"}),
-            "tool_choice": st.sampled_from(["auto", "none"]),
-            "seed": st.integers(0, 2**31),
-            "x_unknown": junk,
+            "temperature": st.floats(0, 2), "max_tokens": st.integers(1, 64), "max_completion_tokens": st.integers(1, 64),
+            "stop": texts.filter(bool) | st.lists(texts.filter(bool), max_size=2), "n": st.just(1),
+            "stream_options": st.just({"include_usage": True}), "response_format": st.just({"type": "text"}),
+            "tool_choice": st.sampled_from(["auto", "none"]), "seed": st.integers(0, 2**31), "x_unknown": junk,
         },
-    )
+    )  # fmt: skip
 
 
 @st.composite

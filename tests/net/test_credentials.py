@@ -27,16 +27,13 @@ def test_credentials(value: bytes, key: bytes) -> None:
     [
         *((b"authorization", True), (b"x-api-key", True), (b"api-key", True), (b"x-goog-api-key", True)),
         *(
-            (b"apikey", True),
-            (b"x-auth-token", True),
-            (b"x-auth-key", True),
-            (b"x-jwt", True),
+            (b"apikey", True), (b"x-auth-token", True), (b"x-auth-key", True), (b"x-jwt", True),
             (b"ocp-apim-subscription-key", True),
         ),
         *((b"cookie", False), (b"idempotency-key", False), (b"x-csrf-token", False), (b"user-agent", False)),
         *((b"sec-websocket-key", False), (b"x-tokens", False)),
     ],
-)
+)  # fmt: skip
 def test_headers_in_which_clients_say_who_they_are(name: bytes, is_one: bool) -> None:
     assert is_credential(name) is is_one
 
@@ -78,13 +75,10 @@ def test_a_short_key_is_found_where_it_stands_alone() -> None:
 @pytest.mark.parametrize(
     ("target", "kept"),
     [
-        (b"/v1/x", b"/v1/x"),
-        (b"/v1/x?key=sk-spillway-1&b=2", b"/v1/x?b=2"),
-        (b"/v1/x?b=2&key=sk%2Dspillway%2D1", b"/v1/x?b=2"),
-        (b"/v1/x?key=sk-spillway-1", b"/v1/x"),
-        (b"/v1/x?a=1&&b=%20&c", b"/v1/x?a=1&&b=%20&c"),
-        (b"/v1/x?", b"/v1/x?"),
+        (b"/v1/x", b"/v1/x"), (b"/v1/x?key=sk-spillway-1&b=2", b"/v1/x?b=2"),
+        (b"/v1/x?b=2&key=sk%2Dspillway%2D1", b"/v1/x?b=2"), (b"/v1/x?key=sk-spillway-1", b"/v1/x"),
+        (b"/v1/x?a=1&&b=%20&c", b"/v1/x?a=1&&b=%20&c"), (b"/v1/x?", b"/v1/x?"),
     ],
-)
+)  # fmt: skip
 def test_a_parameter_with_a_key_is_left_out(target: bytes, kept: bytes) -> None:
     assert ProxyKeys(["sk-spillway-1"]).without(target) == kept

@@ -44,11 +44,8 @@ async def test_all_are_found_where_they_usually_are_also_two_of_a_kind() -> None
         }
     )
     assert await discover(transport) == [
-        backend("ollama", 11434),
-        backend("lmstudio", 1234),
-        backend("llamacpp", 8080),
-        backend("vllm", 8000),
-    ]
+        backend("ollama", 11434), backend("lmstudio", 1234), backend("llamacpp", 8080), backend("vllm", 8000),
+    ]  # fmt: skip
     transport = machine({port: {"/v1/models": VLLM["models"]} for port in (8080, 8000)})
     assert await discover(transport) == [backend("vllm", 8080), backend("vllm", 8000, name="")]
 

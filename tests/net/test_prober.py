@@ -228,9 +228,6 @@ async def test_a_snapshot_tells_value_origin_trust_and_time_left_without_asking(
     assert told["window"] == {"value": 8192, "origin": "LM Studio, loaded instance", "trust": "loaded"}
     assert told["continuation"] == {"value": "user_turn", "origin": "settings", "trust": "user"}
     assert told["refused_continuations"] == {
-        "value": ["continue_final_message"],
-        "origin": "status 400",
-        "trust": "learned",
-        "expires_in": 3000,
-    }
+        "value": ["continue_final_message"], "origin": "status 400", "trust": "learned", "expires_in": 3000,
+    }  # fmt: skip
     assert (told["tools"], told["provisional"]) == (None, False)

@@ -28,14 +28,10 @@ Nothing in the notes says what it costs."""
 
 _TOWNS = ("Lisbon", "Setúbal", "Évora", "Beja", "Mértola", "Serpa", "Alcoutim", "Tavira", "Faro", "Silves", "Lagos")
 _SIGHTS = (
-    "a Roman temple with fourteen columns",
-    "the salt pans, white as snow",
-    "a market that opens before the sun is up",
-    "cork oaks with numbers painted on them",
-    "storks on every chimney",
-    "a ferry that takes two bicycles at a time",
+    "a Roman temple with fourteen columns", "the salt pans, white as snow", "a market that opens before the sun is up",
+    "cork oaks with numbers painted on them", "storks on every chimney", "a ferry that takes two bicycles at a time",
     "a bakery with cakes of almonds and figs",
-)
+)  # fmt: skip
 _NOTED = re.compile(r"Day (\d+)\. From (\w+) towards (\w+): (\d+) km\. On the way: (.+?)\.")
 _MOST_WORDS = re.compile(r"at most (\d+) words")
 _SUMMARY = (

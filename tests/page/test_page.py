@@ -9,14 +9,9 @@ from tests.page.stage import Stage, Visit, faults, staged, visiting
 
 pytestmark = pytest.mark.heavy
 VIEWS = {
-    "conversations": ".rows",
-    "models": "article.model",
-    "savings": ".tile",
-    "log": "tbody tr",
-    "start": ".found li",
-    "c": ".turn",
-    "r": ".change-row",
-}
+    "conversations": ".rows", "models": "article.model", "savings": ".tile", "log": "tbody tr", "start": ".found li",
+    "c": ".turn", "r": ".change-row",
+}  # fmt: skip
 """What is there when a view is."""
 LIGHT, DARK = "rgb(250, 250, 249)", "rgb(19, 20, 22)"
 

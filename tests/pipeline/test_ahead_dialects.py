@@ -49,11 +49,8 @@ def _responses(answer: Any) -> list[Message]:
 
 
 FORMS: dict[str, tuple[Callable[[list[Message]], tuple[str, Message]], Callable[[Any], list[Message]]]] = {
-    "chat": (chat, _chat),
-    "messages": (messages, _messages),
-    "responses": (responses, _responses),
-    "ollama": (ollama, _ollama),
-}
+    "chat": (chat, _chat), "messages": (messages, _messages), "responses": (responses, _responses), "ollama": (ollama, _ollama),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -164,11 +164,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     ),
     "marks that open": lambda: chat(
         [
-            user("a"),
-            assistant("[TOOL_RESULT]" * 50_000),
-            user("<tool_result tool_name='x'>" * 30_000),
-            assistant("<tool_call>{" * 30_000),
-            user("d"),
+            user("a"), assistant("[TOOL_RESULT]" * 50_000), user("<tool_result tool_name='x'>" * 30_000),
+            assistant("<tool_call>{" * 30_000), user("d"),
         ]
     ),
     "blocks of programs that open": lambda: chat(
@@ -185,7 +182,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
         [user("<conversation>\n" + "user: hello there, it is me\n" * (2 * MB // 28) + f"</conversation>\n{COMPACT}")]
     ),
     "400 orphans in a small body": lambda: between(*(tool(n, "r") for n in range(400))),
-}
+}  # fmt: skip
 """What is answered, or refused for its length when it could not be made shorter."""
 
 

@@ -35,14 +35,11 @@ def observed(proxy: Proxy) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fake", "words", "limit", "status", "would", "lost"),
     [
-        (LlamaCppFake, 100, 50, 200, "forwarded", ""),
-        (LlamaCppFake, 1700, 50, 200, "compacted", ""),
-        (LlamaCppFake, 4000, 50, 400, "compacted", "refused"),
-        (LlamaCppFake, 1200, 900, 200, "paused", "ended"),
-        (VllmFake, 4000, 50, 400, "compacted", "refused"),
-        (OllamaFake, 7500, 50, 200, "compacted", "cut"),
+        (LlamaCppFake, 100, 50, 200, "forwarded", ""), (LlamaCppFake, 1700, 50, 200, "compacted", ""),
+        (LlamaCppFake, 4000, 50, 400, "compacted", "refused"), (LlamaCppFake, 1200, 900, 200, "paused", "ended"),
+        (VllmFake, 4000, 50, 400, "compacted", "refused"), (OllamaFake, 7500, 50, 200, "compacted", "cut"),
     ],
-)
+)  # fmt: skip
 def test_what_would_be_done_and_what_was_lost_is_said(
     fake: Callable[..., Any], words: int, limit: int, status: int, would: str, lost: str, *, stream: bool
 ) -> None:

@@ -157,18 +157,10 @@ def test_each_limit_is_the_most_special_that_was_set_and_tells_where_it_comes_fr
     assert (shown["lines"], shown["entries"]) == (50, 9)
     assert (shown["minimum_gain"], shown["protect_newest"]) == (60, 1638)
     assert shown["limits_from"] == {
-        "protect_newest": "window",
-        "minimum_gain": "SPILLWAY_LIMITS",
-        "lines": "SPILLWAY_MODELS *",
-        "line_characters": "local",
-        "output_characters": "local",
-        "entries": "SPILLWAY_MODELS m",
-        "result_tokens": "window",
-        "guide": "window",
-        "tools": "window",
-        "answer_cap": "local",
-        "recall": "window",
-    }
+        "protect_newest": "window", "minimum_gain": "SPILLWAY_LIMITS", "lines": "SPILLWAY_MODELS *", "line_characters": "local",
+        "output_characters": "local", "entries": "SPILLWAY_MODELS m", "result_tokens": "window", "guide": "window",
+        "tools": "window", "answer_cap": "local", "recall": "window",
+    }  # fmt: skip
     assert explained["limits"].items() <= shown.items()
 
 
@@ -191,16 +183,11 @@ def calls(*numbers: int, arguments: str = "{}") -> dict[str, Any]:
 
 
 BROKEN: list[dict[str, Any]] = [
-    {"role": "tool", "tool_call_id": "gone", "content": "an old result"},
-    {"role": "user", "content": "Look."},
-    calls(1, 2),
-    {"role": "tool", "tool_call_id": "c2", "content": "second"},
-    {"role": "assistant", "content": ""},
-    {"role": "user", "content": "Well?"},
-    calls(3, arguments='{"half'),
-    {"role": "tool", "tool_call_id": "c3", "content": "third"},
-    {"role": "user", "content": "And now?"},
-]
+    {"role": "tool", "tool_call_id": "gone", "content": "an old result"}, {"role": "user", "content": "Look."}, calls(1, 2),
+    {"role": "tool", "tool_call_id": "c2", "content": "second"}, {"role": "assistant", "content": ""},
+    {"role": "user", "content": "Well?"}, calls(3, arguments='{"half'),
+    {"role": "tool", "tool_call_id": "c3", "content": "third"}, {"role": "user", "content": "And now?"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FAKES)

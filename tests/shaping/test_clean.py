@@ -74,15 +74,11 @@ def test_it_goes_whatever_a_client_makes_of_white_space(before: str, notices: li
 def test_an_ordinary_quote_stays(before: str, after: str) -> None:
     """In the answers of others too: a notice is a notice to its last character only."""
     lookalikes = [
-        "> *Conversation shortened*",
-        "> *✅ Conversation shortened by hand*",
-        "> *✅ 16 earlier messages are now lost*",
-        "> *⚙️ Compacting conversation history is what Spillway does*",
-        "> **⚙️ Compacting conversation history…**",
-        "> ⚙️ Compacting conversation history…",
-        "> *✅ Conversation shortened (some → fewer tokens)*",
+        "> *Conversation shortened*", "> *✅ Conversation shortened by hand*", "> *✅ 16 earlier messages are now lost*",
+        "> *⚙️ Compacting conversation history is what Spillway does*", "> **⚙️ Compacting conversation history…**",
+        "> ⚙️ Compacting conversation history…", "> *✅ Conversation shortened (some → fewer tokens)*",
         "> *⚠️ Compacting did not help*",
-    ]
+    ]  # fmt: skip
     for quote in lookalikes:
         text = f"{before}\n\n{quote}\n\n{after}"
         assert strip_status(text) == text

@@ -100,19 +100,12 @@ def schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(
         {},
         optional={
-            "type": st.sampled_from(["object", "string", ["string", "null"]]),
-            "description": sentences,
-            "title": sentences,
-            "examples": st.lists(data, max_size=2),
-            "properties": st.dictionaries(names, inner, max_size=3),
-            "required": st.lists(names, max_size=2),
-            "enum": st.lists(data, max_size=3),
-            "items": inner,
-            "anyOf": st.lists(inner, max_size=2),
-            "default": data,
-            "$defs": st.dictionaries(names, inner, max_size=1),
+            "type": st.sampled_from(["object", "string", ["string", "null"]]), "description": sentences, "title": sentences,
+            "examples": st.lists(data, max_size=2), "properties": st.dictionaries(names, inner, max_size=3),
+            "required": st.lists(names, max_size=2), "enum": st.lists(data, max_size=3), "items": inner,
+            "anyOf": st.lists(inner, max_size=2), "default": data, "$defs": st.dictionaries(names, inner, max_size=1),
         },
-    )
+    )  # fmt: skip
 
 
 any_schema = st.recursive(schemas(st.booleans()), schemas, max_leaves=8)

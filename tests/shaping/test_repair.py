@@ -93,14 +93,10 @@ def test_a_late_or_second_result_is_told_after_the_batch() -> None:
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        ('{"path": "a', {"input": '{"path": "a'}),
-        ("", {}),
-        (None, {}),
-        ("[1]", {"input": [1]}),
-        ('"a"', {"input": "a"}),
+        ('{"path": "a', {"input": '{"path": "a'}), ("", {}), (None, {}), ("[1]", {"input": [1]}), ('"a"', {"input": "a"}),
         ("null", {}),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_are_no_object_are_wrapped_in_one(sent: Any, expected: Any) -> None:
     broken = {**call(1, arguments=sent), "x_meta": 1}
     done, kinds = mended([user("a"), assistant("b", tool_calls=[broken, call(2)]), tool(1, "x"), tool(2, "y")])

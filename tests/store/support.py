@@ -50,15 +50,9 @@ def digest(number: int) -> bytes:
 
 def checkpoint(number: int = 1, *, scope: str = "scope", text: str = "hello", **changes: Any) -> Checkpoint:
     fields: dict[str, Any] = {
-        "scope": scope,
-        "digest": digest(number),
-        "covered": number,
-        "replacement": ({"role": "user", "content": text},),
-        "tokens_before": 100,
-        "tokens_after": 10,
-        "kind": "compacted",
-        "created": NOW,
-    }
+        "scope": scope, "digest": digest(number), "covered": number, "replacement": ({"role": "user", "content": text},),
+        "tokens_before": 100, "tokens_after": 10, "kind": "compacted", "created": NOW,
+    }  # fmt: skip
     return Checkpoint(**fields | changes)
 
 

@@ -145,13 +145,9 @@ def precedented(head: str, overlap: int) -> bool:
 
 
 FORMS: dict[str, Form] = {
-    "flags": flags,
-    "flags, echoed": flags_echoed,
-    "trailing": trailing,
-    "trailing, echoed": trailing_echoed,
-    "quoted": quoted,
+    "flags": flags, "flags, echoed": flags_echoed, "trailing": trailing, "trailing, echoed": trailing_echoed, "quoted": quoted,
     "quoted, overlapping": quoted_overlapping,
-}
+}  # fmt: skip
 
 CASES = [(name, form) for name in TEXTS for form in FORMS if (name, form) != ("equal lines", "quoted, overlapping")]
 """Everything but the form of which every place is left out: see there."""

@@ -534,16 +534,10 @@ def calls(*arguments: str) -> bytes:
 @pytest.mark.parametrize(
     ("body", "finish"),
     [
-        (said("a"), "stop"),
-        (frame(chunk({"reasoning_content": "a"})), "stop"),
-        (said("a") + usage(5, 1), "stop"),
-        (calls('{"x":', "1}"), "tool_calls"),
-        (calls(), "tool_calls"),
-        (calls('{"x":'), None),
-        (b"", None),
-        (usage(5, 0), None),
+        (said("a"), "stop"), (frame(chunk({"reasoning_content": "a"})), "stop"), (said("a") + usage(5, 1), "stop"),
+        (calls('{"x":', "1}"), "tool_calls"), (calls(), "tool_calls"), (calls('{"x":'), None), (b"", None), (usage(5, 0), None),
     ],
-)
+)  # fmt: skip
 def test_an_end_mark_alone_is_given_the_finish_reason_it_stands_for(body: bytes, finish: str | None, sizes: list[int]) -> None:
     """Half a call, or nothing at all, is no answer: that is an error."""
     of = session(replace(FAR, show_usage=True))

@@ -48,18 +48,11 @@ def test_a_frame_to_another_identity_is_filled_in(text: str, other: str) -> None
 @pytest.mark.parametrize(
     "data",
     [
-        said("y") + said("z"),
-        said("y")[:-1],
-        said("y") + b"\n",
-        said(""),
-        said("y", name="two"),
-        frame(chunk({"content": "y"}, "stop")),
-        frame(chunk({"reasoning_content": "y"})),
-        b": ping\n\n",
-        b"",
+        said("y") + said("z"), said("y")[:-1], said("y") + b"\n", said(""), said("y", name="two"),
+        frame(chunk({"content": "y"}, "stop")), frame(chunk({"reasoning_content": "y"})), b": ping\n\n", b"",
         said("x")[: len(said("x")) // 2],
     ],
-)
+)  # fmt: skip
 def test_other_frames_are_left_to_the_parser(data: bytes) -> None:
     assert learnt().read(data) is None
 

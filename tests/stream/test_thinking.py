@@ -116,19 +116,13 @@ def test_an_open_thought_is_one_that_begins_the_answer(text: str, tag: str | Non
 @pytest.mark.parametrize(
     ("inside", "text", "out"),
     [
-        (None, "plain", "plain"),
-        (None, " < 3", " < 3"),
-        (None, "<thinner>", "<thinner>"),
-        (None, "<think>again</think>\n\nplain", "plain"),
-        (None, "\n<think>again, and <b> </b></think>plain", "plain"),
-        (None, "<think>never ends", ""),
-        (None, "<think>a</think>\n\n", ""),
-        ("think", "<think>more</think>\n\nplain", "more</think>\n\nplain"),
-        ("think", "plain", "\n</think>\n\nplain"),
-        ("thinking", "\nplain", "\n</thinking>\n\nplain"),
-        ("think", " ", " "),
+        (None, "plain", "plain"), (None, " < 3", " < 3"), (None, "<thinner>", "<thinner>"),
+        (None, "<think>again</think>\n\nplain", "plain"), (None, "\n<think>again, and <b> </b></think>plain", "plain"),
+        (None, "<think>never ends", ""), (None, "<think>a</think>\n\n", ""),
+        ("think", "<think>more</think>\n\nplain", "more</think>\n\nplain"), ("think", "plain", "\n</think>\n\nplain"),
+        ("thinking", "\nplain", "\n</thinking>\n\nplain"), ("think", " ", " "),
     ],
-)
+)  # fmt: skip
 def test_thoughts_stay_well_formed(inside: str | None, text: str, out: str, size: int) -> None:
     assert through(ThoughtFilter(inside), text, size) == out
 

@@ -165,17 +165,10 @@ def test_tools_and_the_schema_of_structured_output_count_as_templates_render_the
 
 
 DIFFERENT: list[Any] = [
-    {"role": "user", "content": "a"},
-    {"role": "assistant", "content": "a"},
-    {"role": "user", "content": "a", "name": "x"},
-    {"role": "user", "content": None},
-    {"role": "user", "content": "\ud800"},
-    {"content": "a", "x": "user"},
-    {"role": "user", "content": ["a"]},
-    {"role": None, "content": "a"},
-    "user",
-    None,
-]
+    {"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}, {"role": "user", "content": "a", "name": "x"},
+    {"role": "user", "content": None}, {"role": "user", "content": "\ud800"}, {"content": "a", "x": "user"},
+    {"role": "user", "content": ["a"]}, {"role": None, "content": "a"}, "user", None,
+]  # fmt: skip
 
 
 def test_any_difference_makes_another_digest() -> None:

@@ -304,12 +304,9 @@ async def test_odd_input_is_counted(meter: Meter) -> None:
 
 
 LARGE = {
-    "prose": WORDS * 14_000,
-    "one letter": "a" * 10**6,
-    "spaces": " " * 10**6,
-    "base64": "iVBORw0KGgo" * 90_000,
+    "prose": WORDS * 14_000, "one letter": "a" * 10**6, "spaces": " " * 10**6, "base64": "iVBORw0KGgo" * 90_000,
     "han": "漢字" * 250_000,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", LARGE)

@@ -13,18 +13,10 @@ from tests.tokens.probe import sections
 NAMES = [*VOCABULARIES]
 LONG = 200_000
 PATHOLOGICAL = {
-    "a": "a" * LONG,
-    "spaces": " " * LONG,
-    "newlines": "\n" * LONG,
-    "digits": "1234567890" * (LONG // 10),
-    "equals": "=" * LONG,
-    "han": "漢" * LONG,
-    "emoji": "😂" * LONG,
-    "joiners": "\u200d" * LONG,
-    "marks": "\u0301" * LONG,
-    "surrogates": "\ud83d" * LONG,
+    "a": "a" * LONG, "spaces": " " * LONG, "newlines": "\n" * LONG, "digits": "1234567890" * (LONG // 10), "equals": "=" * LONG,
+    "han": "漢" * LONG, "emoji": "😂" * LONG, "joiners": "\u200d" * LONG, "marks": "\u0301" * LONG, "surrogates": "\ud83d" * LONG,
     "base64": "iVBORw0KGgo" * (LONG // 11),
-}
+}  # fmt: skip
 
 
 def seconds(count: Callable[[str], int], text: str) -> float:

@@ -94,12 +94,9 @@ class Stage:
     def job(self, **fields: Any) -> Job:
         """The scene's first turn."""
         asked: Body = {
-            "base": f"{self.proxy.url}/v1",
-            "key": self.key,
-            "messages": self.scene.messages,
-            "tools": TOOLS if self.scene.tools else [],
-            "usage": self.scene.usage,
-        }
+            "base": f"{self.proxy.url}/v1", "key": self.key, "messages": self.scene.messages,
+            "tools": TOOLS if self.scene.tools else [], "usage": self.scene.usage,
+        }  # fmt: skip
         return Job(**{**asked, **fields})
 
     def post(self, **fields: Any) -> httpx.Response:
