@@ -27,13 +27,9 @@ from proxy.tokens.families import VOCABULARIES
 # more of them, and new ones are looked for with HYPOTHESIS_PROFILE=deep.
 for name, examples in (("fast", 15), ("wide", 100)):
     settings.register_profile(
-        name,
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
+        name, max_examples=examples, deadline=None, derandomize=True, database=None,
         suppress_health_check=[HealthCheck.too_slow],
-    )
+    )  # fmt: skip
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))  # noqa: TID251 - of the tests, not of the proxy
 

@@ -27,14 +27,9 @@ def reduction_of(messages: Sequence[Message], budget: float, *, gain: int = 20, 
     from proxy.compaction.condensing import head_end
 
     return Reduction(
-        messages=messages,
-        costs=cost(messages),
-        floor=head_end(messages),
-        budget=budget,
-        enough=budget,
-        limits=PruneLimits(protect_newest=protect, minimum_gain=gain),
-        cost=cost,
-    )
+        messages=messages, costs=cost(messages), floor=head_end(messages), budget=budget, enough=budget,
+        limits=PruneLimits(protect_newest=protect, minimum_gain=gain), cost=cost,
+    )  # fmt: skip
 
 
 def user(text: str, **fields: Any) -> Message:

@@ -306,14 +306,9 @@ def test_no_chat_gets_what_was_said_in_another(turns: list[tuple[int, str, str]]
             )
             request = SimpleNamespace(messages=chat[-most:], restored=(), conversation="", compaction=None, command=None)
             job: Any = SimpleNamespace(
-                exchange=SimpleNamespace(tenant="t", header=lambda _: None),
-                request=request,
-                settings=Settings(archive="on"),
-                background=False,
-                managed=Managed(),
-                outcome=Telemetry(lambda: 0.0).silent(),
-                prompt=Earlier(),
-            )
+                exchange=SimpleNamespace(tenant="t", header=lambda _: None), request=request, settings=Settings(archive="on"),
+                background=False, managed=Managed(), outcome=Telemetry(lambda: 0.0).silent(), prompt=Earlier(),
+            )  # fmt: skip
             await archivist.enrich(job)
             await archivist.before_room(job)
             brought = [text_of(message) for message in job.prompt.archived]

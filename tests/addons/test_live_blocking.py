@@ -14,13 +14,9 @@ from tests.watchdog import Watchdog, slowness
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 LOOKED_AT: dict[str, Callable[[], bytes]] = {
-    "2,000 messages": lambda: chat(
-        [(user, assistant)[n % 2](f"this is number {n} of them, and it is short") for n in range(1_999)]
-    ),
-    "an agent's 600 kB": lambda: between(
-        *(m for n in range(60) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000)))
-    ),
-}
+    "2,000 messages": lambda: chat([(user, assistant)[n % 2](f"this is number {n} of them, and it is short") for n in range(1_999)]),
+    "an agent's 600 kB": lambda: between(*(m for n in range(60) for m in (assistant(None, tool_calls=[call(n)]), tool(n, "some word " * 1000)))),
+}  # fmt: skip
 
 
 async def get(app: ASGIApp, path: str) -> Any:

@@ -249,12 +249,9 @@ def test_what_it_is_told_of_a_query(arguments: str, told: str) -> None:
     "choice",
     [
         {"type": "function", "function": {"name": "delete_invoice"}},
-        {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "delete_invoice"}}]},
-        },
+        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "delete_invoice"}}]}},
     ],
-)
+)  # fmt: skip
 def test_a_tool_that_the_client_picks_is_defined(choice: dict[str, Any]) -> None:
     with staged(says(Reply(tool_calls=[CALL]))) as (fake, proxy):
         ask(proxy, tool_choice=choice)

@@ -11,7 +11,13 @@ from tests.proxying import read_stream, running_proxy
 
 NAMES = (
     *(
-        *("Pins", "ConversationSummaries", "Commands", "CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor"),
+        "Pins",
+        "ConversationSummaries",
+        "Commands",
+        "CompactNow",
+        "PromptPrefix",
+        "CacheGaps",
+        "AheadCompactor",
         "DroppedFields",
     ),
     *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),

@@ -13,7 +13,14 @@ from tests.proxying import Proxy, running_proxy
 
 OWN = {
     *(
-        *("/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}", "/api/version", "/api/tags", "/api/ps"),
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/v1/models",
+        "/v1/models/{model}",
+        "/api/version",
+        "/api/tags",
+        "/api/ps",
         "/api/show",
     ),
     *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),

@@ -84,11 +84,8 @@ def test_anthropics_clients_get_their_list() -> None:
                 client.models.retrieve("none")
         assert caught.value.body == {
             "type": "error",
-            "error": {
-                "type": "not_found_error",
-                "message": "No backend lists the model 'none'; GET /v1/models shows what there is.",
-            },
-        }
+            "error": {"type": "not_found_error", "message": "No backend lists the model 'none'; GET /v1/models shows what there is."},
+        }  # fmt: skip
 
 
 def test_a_client_without_a_key_is_told_so_in_its_own_words() -> None:

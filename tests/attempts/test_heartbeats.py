@@ -50,14 +50,9 @@ def streaming(wire: Wire, heartbeat: float = 0.0) -> Iterator[ClientStream]:
     scope = {"method": "POST", "path": "/", "headers": [], "http_version": "1.1"}
     writer, own = ChatWriter(), Identity("", 0, "")
     client = ClientStream(
-        Exchange(scope, wire.receive, wire.send),
-        writer,
-        form="off",
-        fallback=own,
-        extra_headers=list,
-        grace=0.0,
+        Exchange(scope, wire.receive, wire.send), writer, form="off", fallback=own, extra_headers=list, grace=0.0,
         heartbeat=heartbeat,
-    )
+    )  # fmt: skip
     try:
         yield client
     finally:

@@ -30,11 +30,7 @@ ARRIVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"messages": HI, **SAMPLING, "max_tokens": 9, "options": RARE, "keep_alive": "9m", "think": False},
         {"options": {**RARE, **SAMPLING, "num_predict": 9}, "keep_alive": "9m", "think": False},
     ),
-    "chat: the newer bound": (
-        CHAT,
-        {"messages": HI, "max_completion_tokens": 8, "stop": "x"},
-        {"options": {"num_predict": 8, "stop": ["x"]}},
-    ),
+    "chat: the newer bound": (CHAT, {"messages": HI, "max_completion_tokens": 8, "stop": "x"}, {"options": {"num_predict": 8, "stop": ["x"]}}),
     "chat: nothing": (CHAT, {"messages": HI}, {"options": {}, "messages": HI, "stream": False}),
     "chat: effort": (CHAT, {"messages": HI, "reasoning_effort": "minimal"}, {"think": "low"}),
     "chat: no effort": (CHAT, {"messages": HI, "reasoning": {"effort": "none"}}, {"think": False}),
@@ -80,17 +76,14 @@ ARRIVES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "messages": (
         "/v1/messages",
         {"messages": HI, "max_tokens": 20, "top_k": 5, "stop_sequences": ["x"], "system": "Be brief."},
-        {
-            "options": {"top_k": 5, "stop": ["x"], "num_predict": 20},
-            "messages": [{"role": "system", "content": "Be brief."}, *HI],
-        },
+        {"options": {"top_k": 5, "stop": ["x"], "num_predict": 20}, "messages": [{"role": "system", "content": "Be brief."}, *HI]},
     ),
     "ollama": (
         "/api/chat",
         {"messages": HI, "stream": False, "options": {**SAMPLING, **RARE}, "think": "high", "keep_alive": 0, "format": SCHEMA},
         {"options": {**SAMPLING, **RARE}, "think": "high", "keep_alive": 0, "format": SCHEMA},
     ),
-}
+}  # fmt: skip
 
 
 def ollama(brain: Brain | None = None, window: int = 4096, **options: Any) -> OllamaFake:

@@ -30,12 +30,8 @@ GO = [{"role": "user", "content": "go"}]
 KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
 TOOL = {
     "type": "function",
-    "function": {
-        "name": "write_file",
-        "description": "Write a file.",
-        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
-    },
-}
+    "function": {"name": "write_file", "description": "Write a file.", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}},
+}  # fmt: skip
 STREAMING = [kind for kind in FAKES if kind != "ollama"]
 """Kinds that stream tool calls piece by piece."""
 

@@ -88,18 +88,10 @@ def test_a_template_that_llama_cpp_reports_is_obeyed_at_once(path: str) -> None:
     [
         (RESPONSES, [ONE], {"one_system"}, [("system", JOINED), *CODEX[2:]]),
         (CHAT, [UNKNOWN, ONE], {"no_developer", "one_system"}, [("system", JOINED), *CODEX[2:]]),
-        *(
-            (CHAT, [reason], {"no_developer"}, [("system", "rules"), ("system", "sandbox"), *CODEX[2:]])
-            for reason in (UNKNOWN, LITERAL, TAG)
-        ),
-        (
-            CHAT,
-            [NO_SYSTEM, UNKNOWN, ALTERNATE],
-            {"no_system", "no_developer", "alternate"},
-            [("user", f"{JOINED}\n\n<environment/>\n\ngo")],
-        ),
+        *((CHAT, [reason], {"no_developer"}, [("system", "rules"), ("system", "sandbox"), *CODEX[2:]]) for reason in (UNKNOWN, LITERAL, TAG)),
+        (CHAT, [NO_SYSTEM, UNKNOWN, ALTERNATE], {"no_system", "no_developer", "alternate"}, [("user", f"{JOINED}\n\n<environment/>\n\ngo")]),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_mended_asked_again_and_remembered(
     path: str, raises: list[str], learned: set[str], expected: list[tuple[str, str]]
 ) -> None:

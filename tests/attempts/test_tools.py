@@ -30,13 +30,9 @@ WEATHER = {
     "function": {
         "name": "get_weather",
         "description": "The weather in a city. Ask for one city at a time.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
     },
-}
+}  # fmt: skip
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 PARIS = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
@@ -167,11 +163,8 @@ ROWS = {
     ),
     **{
         f"missing, {name}": Row(
-            ["It is sunny, I guess.", CALL],
-            "It is sunny, I guess.",
-            [PARIS],
-            {"none": {"malformed": 1, "retried": 1}, "tool_call": {"called": 1}},
-            {"tool_choice": choice},
+            ["It is sunny, I guess.", CALL], "It is sunny, I guess.", [PARIS],
+            {"none": {"malformed": 1, "retried": 1}, "tool_call": {"called": 1}}, {"tool_choice": choice},
         )
         for name, choice in {"required": "required", "named": NAMED}.items()
     },
@@ -179,22 +172,16 @@ ROWS = {
     **{f"json, {n}": Row([text], text, [], {}, {"tools": [TIME]}) for n, text in enumerate(UNTAGGED)},
     **{
         f"arguments elsewhere, {n}": Row(
-            [tagged(f'{{"name": "get_time", {where}}}')],
-            None,
-            [{"name": "get_time", "arguments": '{"zone": "UTC"}'}],
-            {"tool_call": {"called": 1}},
-            {"tools": [TIME]},
+            [tagged(f'{{"name": "get_time", {where}}}')], None, [{"name": "get_time", "arguments": '{"zone": "UTC"}'}],
+            {"tool_call": {"called": 1}}, {"tools": [TIME]},
         )
         for n, where in enumerate(['"zone": "UTC"', '"input": {"zone": "UTC"}', '"params": {"zone": "UTC"}'])
     },
     "a number that a stop string may have cut": Row(
-        [tagged('{"name": "pay", "arguments": {"amount": 1200}}')],
-        '<tool_call>\n{"name": "pay", "arguments": {"amount": 12',
-        [],
-        {"tool_call": BAD},
-        {"tools": [PAY], "stop": ["00"]},
+        [tagged('{"name": "pay", "arguments": {"amount": 1200}}')], '<tool_call>\n{"name": "pay", "arguments": {"amount": 12',
+        [], {"tool_call": BAD}, {"tools": [PAY], "stop": ["00"]},
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -360,10 +360,7 @@ def test_a_profile_holds_what_the_server_tells(name: str) -> None:
 
 LISTS: dict[str, tuple[Replies, list[tuple[str, int | None, bool]]]] = {
     "generic": (generic(context_length=8192), [("m", 8192, False)]),
-    "llamacpp": (
-        {LIST: LLAMACPP["router_models"]},
-        [("qwen/qwen3:8b", 8192, False), ("small", None, True), ("bare", None, True)],
-    ),
+    "llamacpp": ({LIST: LLAMACPP["router_models"]}, [("qwen/qwen3:8b", 8192, False), ("small", None, True), ("bare", None, True)]),
     "llamaswap": ({LIST: SWAP["models"]}, [("qwen3-8b", 16384, True), ("author/walk", None, False), ("told", 8192, False)]),
     "lmstudio": (V1, [("qwen/qwen3-8b", 8192, False), ("qwen/qwen3-8b:2", 8192, False), ("google/gemma-3-4b", None, True)]),
     "ollama": (
@@ -372,7 +369,7 @@ LISTS: dict[str, tuple[Replies, list[tuple[str, int | None, bool]]]] = {
     ),
     "vllm": ({LIST: VLLM["models"]}, [("qwen", 32768, False), ("qwen-sql", 32768, False)]),
     "openrouter": (CATALOGUE, [(CODER, 262000, False), ("openai/gpt-4o-mini", 128000, False)]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", LISTS)

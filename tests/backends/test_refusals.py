@@ -215,13 +215,10 @@ def test_deep_nesting_is_survived() -> None:
 TOO_LONG, UNTOLD = Overflow(4096, 5000), Overflow(1096, 1642, bounded=True)
 TOOLLESS, UNSTREAMED, ONE_SYSTEM = (FeatureRefusal(name, "one") for name in ("tools", "streams", "one_system"))
 refusals = st.builds(
-    Refusal,
-    overflow=st.sampled_from([None, TOO_LONG, UNTOLD, POOL_FULL]),
-    affordable=st.sampled_from([None, 900]),
-    feature=st.sampled_from([None, TOOLLESS, UNSTREAMED, ONE_SYSTEM]),
-    roomy=st.booleans(),
+    Refusal, overflow=st.sampled_from([None, TOO_LONG, UNTOLD, POOL_FULL]), affordable=st.sampled_from([None, 900]),
+    feature=st.sampled_from([None, TOOLLESS, UNSTREAMED, ONE_SYSTEM]), roomy=st.booleans(),
     way=st.sampled_from([None, *Continuation]),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

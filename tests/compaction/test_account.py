@@ -25,14 +25,11 @@ BOXES = "So far:\n- [x] parser\n- [ ] docs\n- [ ] tests"
                 ('{"plan": [{"step": "docs", "status": "completed"}]}', ["Open: your request “Go.”"]),
                 ('{"status": "pending"', ["Open: your request “Go.”"]),
                 ('["status"]', ["Open: your request “Go.”"]),
-                (
-                    '{"file": "a b.py https://example.org/x.py", "n": 12.50}',
-                    ["1 tool call (plan 1) · plan({", "→ nothing", "Files: b.py"],
-                ),
+                ('{"file": "a b.py https://example.org/x.py", "n": 12.50}', ["1 tool call (plan 1) · plan({", "→ nothing", "Files: b.py"]),
             )
         ),
     ],
-)
+)  # fmt: skip
 def test_what_is_found(messages: list[dict[str, Any]], answer: str, expected: list[str]) -> None:
     lines = account(messages, answer, tokens=7, window=0, steps=(), detailed=False)
     assert all(any(part in line for line in lines) for part in expected), lines

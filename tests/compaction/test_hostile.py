@@ -147,12 +147,9 @@ def test_no_text_closes_a_block(text: str, said: str) -> None:
 @given(pieces)
 def test_no_text_closes_the_beginning_of_an_answer(text: str) -> None:
     flow = shorten_partial(
-        "word " * 400,
-        SummarisedStart(),
-        room=100,
-        by=Summariser(window=4000, tokens=60, overhead=0, same_model=True),
+        "word " * 400, SummarisedStart(), room=100, by=Summariser(window=4000, tokens=60, overhead=0, same_model=True),
         cost=cost,
-    )
+    )  # fmt: skip
     next(flow)
     with pytest.raises(StopIteration) as stop:
         flow.send(f"What was said before that: {text}")

@@ -86,15 +86,10 @@ OUTPUTS = st.one_of(
     st.sampled_from(["the same long text again " * 30, "short", "", "a\nwarning: b\n" * 90]),
 )
 figures = st.builds(
-    PruneLimits,
-    protect_newest=st.integers(0, 300),
-    minimum_gain=st.integers(0, 100),
-    lines=st.integers(1, 100),
-    line_characters=st.integers(1, 500),
-    output_characters=st.integers(1, 2000),
-    entries=st.integers(1, 50),
+    PruneLimits, protect_newest=st.integers(0, 300), minimum_gain=st.integers(0, 100), lines=st.integers(1, 100),
+    line_characters=st.integers(1, 500), output_characters=st.integers(1, 2000), entries=st.integers(1, 50),
     result_tokens=st.integers(1, 400),
-)
+)  # fmt: skip
 
 
 @st.composite

@@ -58,16 +58,13 @@ WELL, HM, YES = ({"content": "Well."}, {"reasoning_content": "Hm."}, {"content":
 @pytest.mark.parametrize(
     "deltas",
     [
-        [
-            *(called(0, "f", '{"a"', "c1"), called(1, "g", '{"b"', "c2")),
-            *(called(0, "f", ":1}", "c1"), called(1, "g", ":2}", "c2")),
-        ],
+        [*(called(0, "f", '{"a"', "c1"), called(1, "g", '{"b"', "c2")), *(called(0, "f", ":1}", "c1"), called(1, "g", ":2}", "c2"))],
         [called(7, "f", '{"a":1}', "c1"), called(3, "g", '{"b":2}', "c2")],
         [called(0, "f", '{"a"', "c1"), WELL, HM, called(0, arguments=":1}"), YES, called(1, "g", '{"b":2}', "c2")],
         [called(0, "f", "", "c1"), WELL, called(0, arguments='{"a":1}'), called(1, "g", '{"b":2}', "c2"), YES],
     ],
     ids=["said again", "numbered anyhow", "a word amid", "arguments after a word"],
-)
+)  # fmt: skip
 def test_pieces_of_calls_find_each_other(dialect: Dialect, deltas: list[Json]) -> None:
     heard = streamed(dialect, *map(chunk, deltas))
     assert heard.calls == [("c1", "f", {"a": 1}), ("c2", "g", {"b": 2})]

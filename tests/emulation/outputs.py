@@ -48,13 +48,9 @@ SEARCH = {
     "name": "search",
     "parameters": {
         "type": "object",
-        "properties": {
-            "query": {"type": "string"},
-            "tags": {"type": "array", "items": {"type": "string"}},
-            "filter": {"type": "object"},
-        },
+        "properties": {"query": {"type": "string"}, "tags": {"type": "array", "items": {"type": "string"}}, "filter": {"type": "object"}},
     },
-}
+}  # fmt: skip
 NOW = {"name": "now", "description": "Tell the time."}
 FUNCTIONS: list[dict[str, Any]] = [WEATHER, WRITE, SEARCH, NOW]
 BODY: dict[str, Any] = {"tools": [{"type": "function", "function": f} for f in FUNCTIONS]}

@@ -36,16 +36,13 @@ def test_no_offer(body: dict[str, Any]) -> None:
         (
             {
                 "type": "allowed_tools",
-                "allowed_tools": {
-                    "mode": "required",
-                    "tools": [{"type": "function", "function": {"name": n}} for n in ("now", "fly")],
-                },
+                "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": n}} for n in ("now", "fly")]},
             },
             "required",
             frozenset({"now"}),
         ),
     ],
-)
+)  # fmt: skip
 def test_tool_choice(choice: Any, kind: str, names: frozenset[str]) -> None:
     found = offer(tool_choice=choice)
     assert (found.choice, found.callable) == (kind, names)

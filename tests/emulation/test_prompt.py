@@ -244,12 +244,9 @@ ALLOWED = {
         ({"tool_choice": NAMED}, "[For this answer: you must call now.]"),
         ({"tool_choice": ALLOWED}, "[For this answer: call none but write_file, search.]"),
         ({"parallel_tool_calls": False}, "[For this answer: write at most one call.]"),
-        (
-            {"parallel_tool_calls": False, "tool_choice": "required"},
-            "[For this answer: you must call a tool; write at most one call.]",
-        ),
+        ({"parallel_tool_calls": False, "tool_choice": "required"}, "[For this answer: you must call a tool; write at most one call.]"),
     ],
-)
+)  # fmt: skip
 def test_what_holds_for_one_answer_is_told_apart(fields: dict[str, Any], told: str) -> None:
     found = offer(**fields)
     assert rule(found) == told

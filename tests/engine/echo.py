@@ -37,16 +37,10 @@ class _Echo:
         self.constant = (spec.order + 2) * self.c
         self.network = Network(
             Shape(
-                vocab=len(vocab.tokens),
-                embd=spec.width,
-                layers=max(2, spec.layers or 2),
-                heads=spec.order,
-                kv_heads=1,
-                head_dim=self.head_dim,
-                ff=spec.ff,
-                rope_base=ROPE_BASE,
+                vocab=len(vocab.tokens), embd=spec.width, layers=max(2, spec.layers or 2), heads=spec.order, kv_heads=1,
+                head_dim=self.head_dim, ff=spec.ff, rope_base=ROPE_BASE,
             )
-        )
+        )  # fmt: skip
 
     def slot(self, number: int) -> slice:
         return slice(number * self.c, (number + 1) * self.c)

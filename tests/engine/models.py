@@ -58,13 +58,9 @@ def make_model(spec: ModelSpec) -> Made:
     if spec.mode in ("walk", "echo"):
         network, words = (make_walk if spec.mode == "walk" else make_echo)(vocab, spec, rng)
     return Made(
-        vocab=vocab,
-        network=network or RandomNetwork(spec.mode, len(vocab.tokens), rng),
-        words=words,
-        end_of_text=end_of_text,
-        end_of_turn=end_of_turn,
-        template=_template(spec),
-    )
+        vocab=vocab, network=network or RandomNetwork(spec.mode, len(vocab.tokens), rng), words=words, end_of_text=end_of_text,
+        end_of_turn=end_of_turn, template=_template(spec),
+    )  # fmt: skip
 
 
 def write_model(spec: ModelSpec, path: Path) -> list[str]:

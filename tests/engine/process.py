@@ -23,13 +23,9 @@ class ServerProcess:
         # Standard input stays open as long as this process lives: a server started with `--stay-with-parent`
         # ends when it closes, also when the tests were killed.
         self._process = subprocess.Popen(
-            [sys.executable, "-u", *arguments],
-            cwd=ROOT,
-            env=None if env is None else dict(env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+            [sys.executable, "-u", *arguments], cwd=ROOT, env=None if env is None else dict(env), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
         self._pump = threading.Thread(target=self._copy, daemon=True)
         self._pump.start()
 

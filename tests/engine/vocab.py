@@ -106,13 +106,9 @@ def own_vocab(size: int) -> Vocab:
     letters = byte_letters()
     tokens = list(dict.fromkeys([*(letters[byte] for byte in range(256)), *(a + b for a, b in merges)]))
     return Vocab(
-        model="gpt2",
-        pre="gpt-2",
-        tokens=tokens,
-        types=[TokenType.NORMAL] * len(tokens),
-        merges=[f"{a} {b}" for a, b in merges],
-        known_words=frozenset(re.findall(r"\b[a-z]+\b", text)),
-    )
+        model="gpt2", pre="gpt-2", tokens=tokens, types=[TokenType.NORMAL] * len(tokens),
+        merges=[f"{a} {b}" for a, b in merges], known_words=frozenset(re.findall(r"\b[a-z]+\b", text)),
+    )  # fmt: skip
 
 
 def file_vocab(path: Path) -> Vocab:

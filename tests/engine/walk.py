@@ -28,16 +28,10 @@ def make_walk(vocab: Vocab, spec: ModelSpec, rng: np.random.Generator) -> tuple[
     half = spec.width // 2
     network = Network(
         Shape(
-            vocab=len(vocab.tokens),
-            embd=spec.width,
-            layers=spec.layers or 1,
-            heads=1,
-            kv_heads=1,
-            head_dim=half,
-            ff=spec.ff,
+            vocab=len(vocab.tokens), embd=spec.width, layers=spec.layers or 1, heads=1, kv_heads=1, head_dim=half, ff=spec.ff,
             rope_base=ROPE_BASE,
         )
-    )
+    )  # fmt: skip
     network.spend(rng)
     words = vocab.words(_MOST_WORDS)
     if len(words) < _MIN_WORDS:

@@ -69,13 +69,9 @@ def _vllm(stack: ExitStack, folder: Path) -> Place:
         running = serving(command, port=port, ready="/health", log=folder / f"{spec.mode}.log", env=_OFFLINE | _VLLM)
         servers.append(stack.enter_context(running))
     return Place(
-        urls=tuple(server.url for server in servers),
-        servers=tuple(servers),
-        walk="walk",
-        echo="echo",
-        words=tuple(words),
+        urls=tuple(server.url for server in servers), servers=tuple(servers), walk="walk", echo="echo", words=tuple(words),
         kind="vllm",
-    )
+    )  # fmt: skip
 
 
 def _transformers(stack: ExitStack, folder: Path) -> Place:
@@ -93,19 +89,10 @@ def _transformers(stack: ExitStack, folder: Path) -> Place:
     env = _OFFLINE | {"HF_HUB_CACHE": str(hub)}
     server = stack.enter_context(serving(command, port=port, ready="/health", log=folder / "serve.log", env=env))
     return Place(
-        urls=(server.url,),
-        servers=(server,),
-        walk="tiny/walk",
-        echo="tiny/echo",
-        words=tuple(words),
-        kind="generic",
-        settings={"models": {"tiny/*": {"window": WINDOW}}},
-        turns=16,
-        length=WINDOW * 5 // 4,
-        window_told=False,
-        continues=False,
-        native_calls=False,
-    )
+        urls=(server.url,), servers=(server,), walk="tiny/walk", echo="tiny/echo", words=tuple(words), kind="generic",
+        settings={"models": {"tiny/*": {"window": WINDOW}}}, turns=16, length=WINDOW * 5 // 4, window_told=False,
+        continues=False, native_calls=False,
+    )  # fmt: skip
 
 
 ENGINES: dict[str, Start] = {"vllm": _vllm, "transformers": _transformers}

@@ -52,14 +52,9 @@ def serving(command: Sequence[str | Path], *, port: int, ready: str, log: Path, 
     inherited = dict(os.environ)  # noqa: TID251 - handed to a child process, not read
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command,
-            cwd=log.parent,
-            env={**inherited, **env},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            command, cwd=log.parent, env={**inherited, **env}, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
     try:
         wait_until(lambda: process.poll() is not None or _answers(url + ready), START_SECONDS)
         if process.poll() is not None:

@@ -75,15 +75,9 @@ class FakeBackend(Intake):
 
     def generation(self, prompt: Prompt, choice: int = 0) -> Generation:
         question = Question(
-            messages=prompt.messages,
-            tools=prompt.tools,
-            body=prompt.body,
-            prefix=prompt.prefix,
-            prefix_reasoning=prompt.prefix_reasoning,
-            model=prompt.model,
-            prompt_tokens=prompt.tokens,
-            choice=choice,
-        )
+            messages=prompt.messages, tools=prompt.tools, body=prompt.body, prefix=prompt.prefix,
+            prefix_reasoning=prompt.prefix_reasoning, model=prompt.model, prompt_tokens=prompt.tokens, choice=choice,
+        )  # fmt: skip
         echo = prompt.prefix if prompt.echo else ""
         return Generation(self.brain(question), prompt, self.template(prompt.model).tokenizer, echo=echo)
 

@@ -32,15 +32,9 @@ class Intake(HttpFake):
         if not isinstance(messages, list):
             raise Refused(400, self.error(400, "'messages' must be an array", "invalid_request_error"))
         prompt = Prompt(
-            model,
-            self.reply_name(body, model),
-            body,
-            list(messages),
-            list(body.get("tools") or ()),
-            limit=self.limit(body),
-            stop=_stops(body),
-            stream=body.get("stream") is True,
-        )
+            model, self.reply_name(body, model), body, list(messages), list(body.get("tools") or ()), limit=self.limit(body),
+            stop=_stops(body), stream=body.get("stream") is True,
+        )  # fmt: skip
         if not self.closes_turn:
             self.continuation(prompt)
         return prompt

@@ -40,16 +40,9 @@ class BackgroundServer:
 
     def __init__(self, app: App, *, keep_alive: float = 75.0, place: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._config = Config(
-            cast("Any", app),
-            http=_Protocol,
-            interface="asgi3",
-            proxy_headers=False,
-            lifespan="off",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=cast("int", keep_alive),
-        )
+            cast("Any", app), http=_Protocol, interface="asgi3", proxy_headers=False, lifespan="off", ws="none",
+            log_config=None, access_log=False, timeout_keep_alive=cast("int", keep_alive),
+        )  # fmt: skip
         self._socket = socket.create_server(place, backlog=1024)
         self.port: int = self._socket.getsockname()[1]
         self._thread: threading.Thread | None = None

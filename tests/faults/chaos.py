@@ -66,16 +66,11 @@ def drawn(seed: int, client: int, number: int, kinds: Sequence[str]) -> Turn:
     """What a client does in a turn."""
     chance = Random(f"{seed}/{client}/{number}")
     return Turn(
-        client,
-        number,
-        chance.choice(kinds),
-        chance.choice(POINTS),
-        chance.choice(list(Fault)) if chance.random() < 0.3 else None,
-        stream=chance.random() < 0.6,
-        leaves=chance.uniform(0.0, 0.6) if chance.random() < 0.15 else None,
-        slow=chance.random() < 0.1,
+        client, number, chance.choice(kinds), chance.choice(POINTS),
+        chance.choice(list(Fault)) if chance.random() < 0.3 else None, stream=chance.random() < 0.6,
+        leaves=chance.uniform(0.0, 0.6) if chance.random() < 0.15 else None, slow=chance.random() < 0.1,
         path=chance.choice(OTHER_PATHS) if chance.random() < 0.05 else None,
-    )
+    )  # fmt: skip
 
 
 class Tracebacks(logging.Handler):

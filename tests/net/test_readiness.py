@@ -44,15 +44,11 @@ def prober_of(server: Server) -> MakeProber:
 def readiness(*servers: Server, clock: Callable[[], float] | None = None, patience: float = 5.0) -> ReadinessProbe:
     upstreams = [
         Upstream(
-            name=f"b{number}",
-            url="http://127.0.0.1:9",
-            authorization=None,
-            proxy_keys=ProxyKeys(),
-            transport=server,
+            name=f"b{number}", url="http://127.0.0.1:9", authorization=None, proxy_keys=ProxyKeys(), transport=server,
             prober=prober_of(server),
         )
         for number, server in enumerate(servers, start=1)
-    ]
+    ]  # fmt: skip
     return ReadinessProbe(upstreams, clock=clock or Clock(), patience=patience)
 
 

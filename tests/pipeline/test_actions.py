@@ -22,17 +22,14 @@ STEPS: dict[str, Any] = {
             each
             for n in range(6)
             for each in (
-                {
-                    "role": "assistant",
-                    "tool_calls": [{"id": f"c{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}],
-                },
+                {"role": "assistant", "tool_calls": [{"id": f"c{n}", "type": "function", "function": {"name": "read", "arguments": "{}"}}]},
                 {"role": "tool", "tool_call_id": f"c{n}", "content": f"{n} " + "word and word " * 160},
             )
         ),
         {"role": "assistant", "content": "Read."},
         {"role": "user", "content": "And now?"},
     ]
-}
+}  # fmt: skip
 TEXT: dict[str, Any] = {"messages": [{"role": "user", "content": f"{'This is said at length. ' * 700}\nSum it up."}]}
 TOOLS: dict[str, Any] = {**HELLO, "tools": [tool(n) for n in range(20)]}
 AS_SENT = ("forwarded", "observed", "passed")

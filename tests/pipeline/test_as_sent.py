@@ -16,11 +16,8 @@ DIALECTS: dict[str, tuple[str, Callable[[str, Turns], dict[str, Any]]]] = {
     "chat": ("/v1/chat/completions", lambda system, turns: {"messages": [{"role": "system", "content": system}, *turns]}),
     "responses": ("/v1/responses", lambda system, turns: {"instructions": system, "input": turns}),
     "messages": ("/v1/messages", lambda system, turns: {"max_tokens": 50, "system": system, "messages": turns}),
-    "ollama": (
-        "/api/chat",
-        lambda system, turns: {"stream": False, "messages": [{"role": "system", "content": system}, *turns]},
-    ),
-}
+    "ollama": ("/api/chat", lambda system, turns: {"stream": False, "messages": [{"role": "system", "content": system}, *turns]}),
+}  # fmt: skip
 ALIKE: dict[str, tuple[str, ...]] = {
     "customers": (
         "Look up orders for customer_id 6f1a3c52-8c3b-4f0e-9d62-1f0a7a3c1b11 only.",

@@ -57,18 +57,10 @@ ECHOES: dict[str, Callable[[str], tuple[dict[str, Any], int, Any]]] = {
             }
         },
     ),
-    "lmstudio": lambda text: (
-        {"tool_choice": text},
-        400,
-        {"error": f"Invalid tool_choice: '{text}'. Supported: none, auto, required"},
-    ),
+    "lmstudio": lambda text: ({"tool_choice": text}, 400, {"error": f"Invalid tool_choice: '{text}'. Supported: none, auto, required"}),
     "openrouter": lambda text: ({"temperature": text}, 400, provider_said(of_vllm(text))),
-    "generic": lambda text: (
-        {text: 1},
-        422,
-        {"detail": [{"type": "extra_forbidden", "loc": ["body", text], "msg": "Extra inputs"}]},
-    ),
-}
+    "generic": lambda text: ({text: 1}, 422, {"detail": [{"type": "extra_forbidden", "loc": ["body", text], "msg": "Extra inputs"}]}),
+}  # fmt: skip
 """Limits of something else than the prompt."""
 
 

@@ -46,16 +46,13 @@ def as_text(name: str, text: str) -> list[Message]:
 
 FORMS: dict[str, list[Message]] = {
     "opencode": brought("skill", f'<skill_content name="replies">\n{TEXT}\n</skill_content>', name="replies"),
-    "claude": [
-        *brought("Skill", "Launching skill: replies", skill="replies"),
-        user(f"Base directory for this skill: {PLACE}\n\n{TEXT}"),
-    ],
+    "claude": [*brought("Skill", "Launching skill: replies", skill="replies"), user(f"Base directory for this skill: {PLACE}\n\n{TEXT}")],
     "librechat": [*brought("skill", 'Skill "replies" loaded. Follow the instructions below.', x="replies"), user(TEXT)],
     "codex": brought("shell", TEXT, command=["bash", "-lc", f"sed -n '1,200p' {PLACE}/SKILL.md"]),
     "hermes": brought("skill_view", dumps({"success": True, "content": TEXT}).decode(), name="replies"),
     "guide": brought("Read", NUMBERED, file_path="/work/AGENTS.md"),
     "as text": as_text("use_skill", TEXT),
-}
+}  # fmt: skip
 
 
 def brain(question: Question) -> Reply:

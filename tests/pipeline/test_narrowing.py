@@ -38,32 +38,20 @@ def system(text: str) -> dict[str, str]:
     ("body", "window", "policy", "parts", "saving"),
     [
         pytest.param(
-            {"messages": [system(PROMPT), HI], "tools": AGENT_TOOLS},
-            2048,
-            "auto",
-            ["system_prompt", "tools", "newest_turn"],
-            ["policy_local", "tools", "system_prompt"],
-            id="an agent's prompt",
+            {"messages": [system(PROMPT), HI], "tools": AGENT_TOOLS}, 2048, "auto", ["system_prompt", "tools", "newest_turn"],
+            ["policy_local", "tools", "system_prompt"], id="an agent's prompt",
         ),
         pytest.param(
-            {"messages": [system(WORDS * 400), HI], "tools": TOOLS[:3]},
-            2048,
-            "local",
-            ["system_prompt", "tools", "newest_turn"],
-            ["system_prompt"],
-            id="a long system prompt, under the local policy",
+            {"messages": [system(WORDS * 400), HI], "tools": TOOLS[:3]}, 2048, "local",
+            ["system_prompt", "tools", "newest_turn"], ["system_prompt"], id="a long system prompt, under the local policy",
         ),
         pytest.param({"messages": [HI], "tools": TOOLS[:7]}, 512, "local", ["tools", "newest_turn"], ["tools"], id="tools"),
         pytest.param(
-            {"messages": [{**HI, "content": "word " * 60_000}]},
-            4096,
-            "auto",
-            ["newest_turn"],
-            ["newest_turn"],
+            {"messages": [{**HI, "content": "word " * 60_000}]}, 4096, "auto", ["newest_turn"], ["newest_turn"],
             id="a newest message of which too little would be left",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_can_not_fit_is_refused_with_one_count_and_what_would_make_it_fit(
     body: dict[str, Any], window: int, policy: str, parts: list[str], saving: list[str]
 ) -> None:
@@ -113,13 +101,9 @@ def test_a_window_as_large_as_the_refusal_names_is_enough() -> None:
     ("path", "body", "first"),
     [
         ("/v1/responses", {"instructions": WORDS * 200, "input": [HI]}, ""),
-        (
-            "/v1/messages",
-            {"system": WORDS * 200, "messages": [HI], "max_tokens": 9},
-            "prompt is too long: {} tokens > 2048 maximum. ",
-        ),
+        ("/v1/messages", {"system": WORDS * 200, "messages": [HI], "max_tokens": 9}, "prompt is too long: {} tokens > 2048 maximum. "),
     ],
-)
+)  # fmt: skip
 def test_the_refusal_begins_as_each_dialect_has_it(path: str, body: dict[str, Any], first: str) -> None:
     with LlamaCppFake([FakeModel("m", 2048)]) as fake, running_proxy(fake) as proxy:
         answer = proxy.client.post(path, json={"model": "m", **body})

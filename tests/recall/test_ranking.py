@@ -107,14 +107,9 @@ def recalled(
     said = [passages_of(message) for message in messages]
     ranking = rank(said, query_of([{"role": "user", "content": question}], 0))
     return choose(
-        messages,
-        said,
-        ranking,
-        lost=lambda index: index < lost,
-        room=room,
-        cost=lambda text: len(text) / 4,
+        messages, said, ranking, lost=lambda index: index < lost, room=room, cost=lambda text: len(text) / 4,
         in_prompt=prompt.__contains__,
-    )
+    )  # fmt: skip
 
 
 def test_what_is_asked_for_comes_back() -> None:

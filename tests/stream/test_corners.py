@@ -112,12 +112,9 @@ def test_a_thought_continued_by_prefill_is_not_closed() -> None:
 def test_a_shortened_thought_between_tags_is_still_a_thought() -> None:
     thought = "<think>" + " ".join(f"idea{n}" for n in range(2000))
     flow = shorten_partial(
-        thought,
-        SummarisedStart(),
-        room=300,
-        by=Summariser(window=4096, tokens=200, overhead=0.0, same_model=True),
+        thought, SummarisedStart(), room=300, by=Summariser(window=4096, tokens=200, overhead=0.0, same_model=True),
         cost=lambda messages: [len(m["content"]) / 4 for m in messages],
-    )
+    )  # fmt: skip
     next(flow)
     short = ""
     try:

@@ -105,48 +105,30 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 LITELLM = "litellm/litellm_core_utils/tokenizers/"
 SOURCES = (
     Source(
-        "o200k",
-        "litellm",
-        LITELLM + "fb374d419588a4632f3f557e76b4b70aebbca790",
-        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
-        read_tiktoken,
+        "o200k", "litellm", LITELLM + "fb374d419588a4632f3f557e76b4b70aebbca790",
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d", read_tiktoken,
     ),
     Source(
-        "cl100k",
-        "litellm",
-        LITELLM + "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
-        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-        read_tiktoken,
+        "cl100k", "litellm", LITELLM + "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7", read_tiktoken,
     ),
     Source(
-        "deepseek",
-        "litellm",
-        LITELLM + "deepseek_tokenizer.json",
-        "4607b3d1929c5ca263a81d7153c6d6ecdbc71c9e933c0fb2df2abf181bf6df61",
-        read_tokenizer_json,
+        "deepseek", "litellm", LITELLM + "deepseek_tokenizer.json",
+        "4607b3d1929c5ca263a81d7153c6d6ecdbc71c9e933c0fb2df2abf181bf6df61", read_tokenizer_json,
     ),
     Source(
-        "qwen",
-        "dashscope",
-        "dashscope/resources/qwen.tiktoken",
-        "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186",
-        read_tiktoken,
+        "qwen", "dashscope", "dashscope/resources/qwen.tiktoken",
+        "b2b1b8dfb5cc5f024bafc373121c6aba3f66f9a5a0269e243470a1de16a33186", read_tiktoken,
     ),
     Source(
-        "tekken",
-        "mistral_common",
-        "mistral_common/data/tekken_240718.json",
-        "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516",
-        read_tekken,
+        "tekken", "mistral_common", "mistral_common/data/tekken_240718.json",
+        "eccd1665d2e477697c33cb7f0daa6f6dfefc57a0a6bceb66d4be52952f827516", read_tekken,
     ),
     Source(
-        "mistral",
-        "mistral_common",
-        "mistral_common/data/tokenizer.model.v1",
-        "dadfd56d766715c61d2ef780a525ab43b8e6da4de6865bda3d95fdef5e134055",
-        read_sentencepiece,
+        "mistral", "mistral_common", "mistral_common/data/tokenizer.model.v1",
+        "dadfd56d766715c61d2ef780a525ab43b8e6da4de6865bda3d95fdef5e134055", read_sentencepiece,
     ),
-)
+)  # fmt: skip
 
 
 def _letters() -> dict[str, int]:

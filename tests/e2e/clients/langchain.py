@@ -29,14 +29,9 @@ async def _async_model(job: Job, **fields: Any) -> AsyncIterator[Any]:
 
 def _with_tools(job: Job, **fields: Any) -> Any:
     model = ChatOpenAI(
-        model=MODEL,
-        base_url=job.base,
-        api_key=SecretStr(job.key),
-        max_retries=0,
-        max_completion_tokens=job.max_tokens,
-        stream_usage=job.usage,
-        **fields,
-    )
+        model=MODEL, base_url=job.base, api_key=SecretStr(job.key), max_retries=0, max_completion_tokens=job.max_tokens,
+        stream_usage=job.usage, **fields,
+    )  # fmt: skip
     return model.bind_tools(job.tools) if job.tools else model
 
 
