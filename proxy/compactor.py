@@ -184,9 +184,9 @@ class Compactor:
             job.outcome.add("compacting", tokens=job.lasting_tokens)
         return job.outcome.clock()
 
-    async def find(self, job: Job, link: bytes) -> Checkpoint | None:
+    async def find(self, scope: str, link: bytes) -> Checkpoint | None:
         """Find a checkpoint that covers the history exactly up to this link."""
-        return await self._store.find(job.scope, [link])
+        return await self._store.find(scope, [link])
 
     async def replace(self, job: Job, budget: ContextBudget, done: Compaction | Checkpoint, since: float) -> None:
         """Apply a rewrite made elsewhere to the history, and store it if it is new."""

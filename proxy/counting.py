@@ -108,7 +108,7 @@ class Counting:
         if not job.estimate.counted:
             await self._count_exactly(job, EXACT_TIMEOUT)
 
-    async def count_completion(self, job: Job, answer: Answer) -> None:
+    async def count_completion(self, route: Route, answer: Answer) -> None:
         """Have the backend count the first attempt's completion before the answer is resumed.
 
         Until now it was counted by deltas, but a delta may hold several tokens: vLLM puts all new ones into the next.
@@ -119,8 +119,8 @@ class Counting:
             return
         # Put the text between other words, because templates trim white space.
         texts = (f"a\n{text}\na" for text in (answer.reasoning + answer.text, "a"))
-        bodies = ({"model": job.route.model, "messages": [{"role": "user", "content": each}]} for each in texts)
-        counts = (_count(job.route, body, EXACT_TIMEOUT) for body in bodies)
+        bodies = ({"model": route.model, "messages": [{"role": "user", "content": each}]} for each in texts)
+        counts = (_count(route, body, EXACT_TIMEOUT) for body in bodies)
         with_it, without = await asyncio.gather(*counts)
         if with_it is not None and without is not None:
             attempt.completion_tokens = max(1, with_it - without + 1) + attempt.dropped

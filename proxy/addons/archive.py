@@ -25,7 +25,7 @@ from proxy.core.history.checkpoint import message_digest
 from proxy.core.history.marks import is_summary
 from proxy.core.history.turns import is_system
 from proxy.core.jsontext import dumps, is_heavy
-from proxy.core.request import Message, leading_system, text_of
+from proxy.core.request import Message, Request, leading_system, text_of
 from proxy.job import Job
 from proxy.net.tasks import offload_if
 from proxy.outcome import Outcome
@@ -137,7 +137,7 @@ class Archivist(AddOn):
         named = conversation_of(job.exchange, job.request)
         # A cache key may be shared by all conversations of a client, so it does not identify one.
         exact = bool(named) and not job.request.conversation
-        sent = await offload_if(is_heavy(job.request.messages), _entries, job)
+        sent = await offload_if(is_heavy(job.request.messages), _entries, job.request)
         owner = f"{job.exchange.tenant}|archive|{named}"
         pointers, newest = _pointers(sent), [_NEWEST] if exact else []
         places = *((each,) for each in pointers[:_NEAR]), (*pointers[_NEAR:], *newest)
@@ -167,9 +167,8 @@ class Archivist(AddOn):
         )
 
 
-def _entries(job: Job) -> list[_Entry]:
+def _entries(request: Request) -> list[_Entry]:
     """List the messages of user, assistant and tools in a request, without system messages and summaries among them."""
-    request = job.request
     messages = [*request.restored, *clean_history(request.messages[leading_system(request.messages) :])]
     spoken = [message for message in messages if not (is_system(message) or is_summary(message))]
     return [_Entry(message_digest(message).hex(), _archived(message)) for message in spoken]

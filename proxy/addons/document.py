@@ -139,7 +139,7 @@ class DocumentReader(AddOn):
         if found is None or not await offload_if(True, is_about_all_of, found):
             return
         since, link, before = (self._compactor.begin(job), job.prompt.links[newest - placed + at], job.estimate.tokens)
-        stored = await self._compactor.find(job, link)
+        stored = await self._compactor.find(job.scope, link)
         if stored is not None and stored.kind == "read" and stored.window <= budget.window:
             await self._compactor.replace(job, budget, stored, since)
             return

@@ -90,7 +90,7 @@ class Embedder:
                 route = await (self._router.loaded_embedder(job.route.upstream) if auto else self._router.route(model))
                 if route is None or self._resting.get(route.key, 0.0) > job.outcome.clock():
                     return None
-                texts = _texts_by_digest(job, route, query, passages)
+                texts = _texts_by_digest(job.exchange.tenant, route, query, passages)
                 missing = {key: text for key, text in reversed(texts) if self._cache.get(key) is None}
                 if job.outcome.observers and texts[0][0] in missing:
                     # Embed the query by itself first, so that it does not queue after an earlier turn's passages.
@@ -177,9 +177,9 @@ def compare(query: Embedding, passages: Sequence[Embedding]) -> list[float]:
     return [1 + sum(map(mul, query, passage)) if len(passage) == size else 0.0 for passage in passages]
 
 
-def _texts_by_digest(job: Job, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
+def _texts_by_digest(tenant: str, route: Route, query: str, passages: Sequence[str]) -> list[tuple[bytes, str]]:
     """Pair each text, the query first, with its cache key. Vectors are shared only within one tenant and model."""
-    scope = blake2b(f"{job.exchange.tenant}|{route.upstream.key}|{route.model}".encode()).digest()[:16]
+    scope = blake2b(f"{tenant}|{route.upstream.key}|{route.model}".encode()).digest()[:16]
     texts = texts_for(route.model, query, passages)
     return [
         (blake2b(text.encode("utf-8", "surrogatepass"), key=scope, digest_size=16).digest(), text) for text in texts

@@ -112,9 +112,9 @@ class _Engine:
         prober = self.route.prober
         return await prober.runner.run(prober.known_backend.use_slot(self.route.model, action, slot.number, file))
 
-    def slot_of(self, job: Job) -> _Slot | None:
-        """Return the slot in which a job's request runs."""
-        return next((each for each in self.slots if each.job is not None and each.job.outcome is job.outcome), None)
+    def slot_of(self, outcome: Outcome) -> _Slot | None:
+        """Return the slot in which the request of this outcome runs."""
+        return next((each for each in self.slots if each.job is not None and each.job.outcome is outcome), None)
 
     def free(self, seen: Sequence[SlotState]) -> list[_Slot]:
         """List the slots in which nothing runs, and forget content that they no longer hold."""
@@ -162,7 +162,7 @@ class SlotKeeper(AddOn):
         while True:
             async with engine.lock:
                 engine.freed.clear()
-                if keys and (slot := engine.slot_of(job)) is not None:
+                if keys and (slot := engine.slot_of(job.outcome)) is not None:
                     slot.job = None  # the job is sent again, so choose again: the slot may have been cleared
                 slot = await self._choose(engine, job, keys)
                 if slot is not None:
@@ -192,7 +192,7 @@ class SlotKeeper(AddOn):
 
     def _vacate(self, job: Job, engine: _Engine) -> None:
         """Free the slot of a job, and save it once it has been quiet."""
-        outcome, usage, slot = job.outcome, job.outcome.usage or {}, engine.slot_of(job)
+        outcome, usage, slot = job.outcome, job.outcome.usage or {}, engine.slot_of(job.outcome)
         engine.freed.set()
         if slot is None:
             return

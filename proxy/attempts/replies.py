@@ -19,7 +19,7 @@ from proxy.attempts.calls import CallLedger
 from proxy.attempts.client import ClientStream
 from proxy.attempts.driver import AnswerDriver
 from proxy.conversation_state import ConversationState
-from proxy.core.dialect import Completion
+from proxy.core.dialect import Completion, Dialect
 from proxy.core.errors import FAILED, STREAM_FAILED, ClientError, InternalError, UpstreamInvalid, UpstreamUnavailable
 from proxy.core.jsontext import dumps, loads, loads_or_none
 from proxy.core.piece import Identity, Piece
@@ -174,7 +174,7 @@ class ClientReply:
         original = BodyResponse(response.status_code, response_headers(response.headers.raw), body)
         completion = read_answer(job, original)
         if completion is None:
-            refused = _refused(job, original)
+            refused = _refused(job.dialect, original)
             await (self._end_with(refused) if client.streams else self._send(refused))
         elif not client.streams:
             await self._send(await self._joined(original, completion))
@@ -210,7 +210,7 @@ class ClientReply:
             if answer.error is not None and (stream is not None or not (job.dialect.native and answer.has_output)):
                 failed = original.with_body(dumps({"error": answer.error}), json=True)
                 job.outcome.fail(failed.error_status, STREAM_FAILED)
-                return _refused(job, failed)
+                return _refused(job.dialect, failed)
             pieces = (_changed(answer, pieces[0]), *pieces[1:])
             if stream is not None or len(answer.attempts) > 1 or (usage is None and not job.dialect.native):
                 usage = answer.usage()
@@ -286,7 +286,7 @@ def _changed(answer: Answer, choice: Piece) -> Piece:
     return replace(choice, **said, finish=finish, bare=True)
 
 
-def _refused(job: Job, original: BodyResponse) -> BodyResponse:
+def _refused(dialect: Dialect, original: BodyResponse) -> BodyResponse:
     """Return an error as the client gets it: translated to its dialect if need be, or rebuilt if it can't be parsed.
 
     An error sent with status 200 gets its own status when it is rebuilt. An error that can't be parsed is a proxy's page, or
@@ -294,7 +294,7 @@ def _refused(job: Job, original: BodyResponse) -> BodyResponse:
     """
     error = original.error()
     if original.status >= 400 and error == loads_or_none(original.body):
-        translated = job.dialect.refused(original.body)
+        translated = dialect.refused(original.body)
         return original if translated is original.body else original.with_body(translated)
-    translated = job.dialect.refused(dumps(error))
+    translated = dialect.refused(dumps(error))
     return replace(original, status=original.error_status).with_body(translated, json=True)

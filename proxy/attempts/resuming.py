@@ -110,7 +110,7 @@ class Resumer:
                 return False
         if attempt.spoke:
             job.spent.answered()
-            await self._counting.count_completion(job, self._answer)
+            await self._counting.count_completion(job.route, self._answer)
         if not attempt.restarted or self._way is None:
             return True
         await self._rule_out(self._way, "began its answer anew")
