@@ -78,6 +78,8 @@ class Prompt:
     """Digests of messages as the client sent them."""
     fields: dict[str, Any]
     """Options that differ from the client's."""
+    # The one part that is filled in place, by add-ons that choose where in the backend it is read: with another prompt, a
+    # count of this one that is still on its way would be thrown away.
     capped: frozenset[int] = frozenset()
     """Indexes in `sent` of messages whose results are shortened to the limits, whether or not a checkpoint covers them."""
     checkpoint: Checkpoint | None = None

@@ -216,7 +216,7 @@ class AnswerDriver:
         if isinstance(attempted, UpstreamUnavailable):
             notice = status.NOT_CONTINUED
         elif attempted is None:
-            loops = isinstance(stop, events.Pause) and stop.reason == events.LOOP
+            loops = isinstance(stop, events.Pause) and stop.reason == "the answer repeats itself"
             longest = self._record_ended_early(loops=loops)
             ended = status.NO_ROOM if answer.has_output else status.IN_VAIN
             notice = status.LOOPED if loops else status.LONGEST if longest else ended

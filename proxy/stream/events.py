@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from proxy.backends.overflow import Overflow
 from proxy.core.piece import CallPart, Piece
@@ -103,6 +103,13 @@ LEGAL: dict[tuple[State, type[StreamEvent]], frozenset[State]] = {
 """Every legal event and the states that it may lead to; any other pair is a mistake of the driver."""
 
 
+PauseReason: TypeAlias = Literal[
+    "pause point", "window full", "cleared", "restarted", "no room gained", "the answer repeats itself"
+]
+LAST: frozenset[PauseReason] = frozenset({"no room gained", "the answer repeats itself"})
+"""Reasons for which a pause is the last one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pause:
     """Close the upstream, compact, and open the next attempt; answer with Reopened or ResumeFailed.
@@ -110,12 +117,8 @@ class Pause:
     `last`: do not open another attempt, because going on gains nothing any more; answer with ResumeFailed.
     """
 
-    reason: str
+    reason: PauseReason
     last: bool = False
-
-
-LOOP = "the answer repeats itself"
-"""Reason of the pause that ends an answer which repeats itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class StreamSession:
         self._next_check = size + CHECKED
         if not self.watch.loops(self.answer):
             return None
-        return self._conclude(ended=True) if self.answer.in_thought else self._pause(events.LOOP, last=True)
+        return self._conclude(ended=True) if self.answer.in_thought else self._pause("the answer repeats itself")
 
     def _body_received(self, pieces: Sequence[Piece]) -> events.Stop | None:
         """Take in an answer that is not paused before its end: its own usage decides whether it is resumed."""
@@ -190,7 +190,7 @@ class StreamSession:
         if self.state is State.ENDED or attempt.errored:
             return None
         if attempt.finish is None and watch.spent(self.answer):
-            return self._pause("no room gained", last=True)
+            return self._pause("no room gained")
         if self._thinking_bound < UNBOUND and (stop := self._conclude_if_due()) is not None:
             return stop
         due = watch.pause_due(self.answer)
@@ -214,7 +214,7 @@ class StreamSession:
             self._outlet.withhold()
         return None
 
-    def _pause(self, reason: str, *, last: bool = False, gap: str = "") -> events.Pause:
+    def _pause(self, reason: events.PauseReason, *, gap: str = "") -> events.Pause:
         """Pause the attempt, after a word and before `gap`, and take back what the client can't be given yet."""
         answer, attempt = self.answer, self.answer.attempt
         if word := self._outlet.take_back():
@@ -222,7 +222,7 @@ class StreamSession:
         if not self._outlet.flush():
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
-        last |= attempt.restarted and not self.watch.may_resume(answer)
+        last = reason in events.LAST or (attempt.restarted and not self.watch.may_resume(answer))
         if answer.size != self._size_before:  # or else the word at the previous pause is still to come
             if self.watch.hidden and not (attempt.calling or last or gap):
                 text = answer.text
@@ -319,7 +319,7 @@ class StreamSession:
                 outlet.drop_end()
             return self._pause("window full")
         if attempt.finish == "length" and self.watch.spent(answer):
-            return self._pause("no room gained", last=True)
+            return self._pause("no room gained")
         if self.watch.suspiciously_empty(answer):
             self.state = State.PAUSED
             return events.Retry(Overflow(None, None))
