@@ -138,10 +138,8 @@ def test_histories_that_were_shortened_have_what_the_server_demands(wants: str) 
         step = sum(message["role"] != "tool" for message in question.messages)
         return Reply(reasoning=f"{thought(step)} " * 8, tool_calls=[ToolCall("read", f'{{"path":"f{step}"}}')])
 
-    with (
-        Strict([FakeModel("m", 4096)], worker, wants=wants, window_field="context_length") as backend,
-        running_proxy(backend, strategy="mask") as proxy,
-    ):
+    backend = Strict([FakeModel("m", 4096)], worker, wants=wants, window_field="context_length")
+    with backend, running_proxy(backend, strategy="mask") as proxy:
         messages, kinds = [*BEGUN], set[str]()
         for step in range(18):
             answer = ask(proxy, messages)

@@ -29,10 +29,8 @@ def of(user: str | None, chat: str | None = "c1", key: str = KEY) -> dict[str, s
 
 @contextmanager
 def serving(memory: str = "user", **settings: Any) -> Iterator[tuple[LlamaCppFake, Proxy]]:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], qa()) as fake,
-        running_proxy(fake, api_keys=(KEY, OTHER), memory=memory, **settings) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], qa())
+    with fake, running_proxy(fake, api_keys=(KEY, OTHER), memory=memory, **settings) as proxy:
         yield fake, proxy
 
 

@@ -39,10 +39,8 @@ def refusal(answer: Any) -> tuple[int, str]:
 
 
 def test_an_open_proxy_answers_to_its_names_and_to_addresses() -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi"] * 20)) as fake,
-        running_proxy(fake, allowed_hosts=("spillway", "*.example.com")) as proxy,
-    ):
+    fake = LlamaCppFake(brain=scripted(["hi"] * 20))
+    with fake, running_proxy(fake, allowed_hosts=("spillway", "*.example.com")) as proxy:
         for host in (
             *("localhost", "LOCALHOST:8484", "localhost.", "spillway.localhost:1", "127.0.0.1"),
             *("127.8.9.1:8484", "[::1]", "[::1]:8484", "192.168.1.7:8484", "[fd00::1]", "0.0.0.0"),
@@ -78,10 +76,8 @@ def test_the_name_by_which_it_listens_is_one_of_its_own() -> None:
 @pytest.mark.parametrize("listed", [(), ("spillway", "gateway")])
 def test_with_keys_the_key_is_what_counts(listed: tuple[str, ...]) -> None:
     """The names that docker-compose.yml lists are for those who have no keys."""
-    with (
-        LlamaCppFake(brain=scripted(["hi"] * 2)) as fake,
-        running_proxy(fake, api_keys=("a-key",), allowed_hosts=listed) as proxy,
-    ):
+    fake = LlamaCppFake(brain=scripted(["hi"] * 2))
+    with fake, running_proxy(fake, api_keys=("a-key",), allowed_hosts=listed) as proxy:
         assert proxy.chat(CHAT, host="any.example", **KEY).status_code == 200
         assert proxy.chat(CHAT, host="any.example").status_code == 401
 
@@ -158,10 +154,8 @@ def test_what_a_page_embeds_is_refused_and_a_link_is_not() -> None:
 
 
 def test_an_allowed_page_is_answered_with_what_browsers_ask_for() -> None:
-    with (
-        LlamaCppFake(brain=scripted(["hi there"] * 3)) as fake,
-        running_proxy(fake, cors=("https://*.example.com", "http://localhost:3000/")) as proxy,
-    ):
+    fake = LlamaCppFake(brain=scripted(["hi there"] * 3))
+    with fake, running_proxy(fake, cors=("https://*.example.com", "http://localhost:3000/")) as proxy:
         whole = proxy.chat(CHAT, origin=PAGE)
         streamed = proxy.chat({**CHAT, "stream": True}, origin=PAGE)
         malformed = proxy.chat({}, origin=PAGE)

@@ -120,11 +120,8 @@ def test_trailers_are_no_headers() -> None:
 
 def test_an_error_is_never_written_into_an_answer_under_way() -> None:
     gate = Gate()
-    with (
-        GenericFake(brain=scripted([Reply(text="hi", gate=gate)])) as fake,
-        running_proxy(fake) as proxy,
-        connected(proxy.url) as client,
-    ):
+    fake = GenericFake(brain=scripted([Reply(text="hi", gate=gate)]))
+    with fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(chat(stream=True))
         gate.wait_reached()
         client.send(chat(text="b") + b"no HTTP\r\n\r\n")
@@ -132,11 +129,8 @@ def test_an_error_is_never_written_into_an_answer_under_way() -> None:
 
 
 def test_requests_that_come_at_once_are_answered_in_their_order() -> None:
-    with (
-        GenericFake(brain=scripted(["one", "two", "three"])) as fake,
-        running_proxy(fake) as proxy,
-        connected(proxy.url) as client,
-    ):
+    fake = GenericFake(brain=scripted(["one", "two", "three"]))
+    with fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(chat(text="a") + chat(text="b") + chat(text="c"))
         assert [said(client.answer("POST")[1]) for _ in range(3)] == ["one", "two", "three"]
 

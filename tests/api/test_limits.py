@@ -87,12 +87,8 @@ def test_a_connection_on_which_nothing_comes_is_closed() -> None:
 
 def test_a_slow_answer_is_no_slow_request() -> None:
     gate = Gate()
-    with (
-        GenericFake(brain=scripted([Reply(text="hi", gate=gate)])) as fake,
-        running_proxy(fake, client_timeout=0.2) as proxy,
-        connected(proxy.url) as client,
-        connected(proxy.url) as other,
-    ):
+    fake = GenericFake(brain=scripted([Reply(text="hi", gate=gate)]))
+    with fake, running_proxy(fake, client_timeout=0.2) as proxy, connected(proxy.url) as client, connected(proxy.url) as other:
         client.send(chat())
         gate.wait_reached()
         assert other.rest() == b""  # the time is over
@@ -161,11 +157,8 @@ def narrow(proxy: Proxy) -> str:
 
 
 def test_a_client_that_does_not_read_is_given_up_and_its_backend_let_go() -> None:
-    with (
-        GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9) as fake,
-        running_proxy(fake, client_timeout=0.5) as proxy,
-        connected(narrow(proxy), window=4096) as client,
-    ):
+    fake = GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9)
+    with fake, running_proxy(fake, client_timeout=0.5) as proxy, connected(narrow(proxy), window=4096) as client:
         client.send(chat(stream=True, tokens=None))
         wait_until(lambda: fake.active == 1)
         wait_until(lambda: fake.cancelled == 1)

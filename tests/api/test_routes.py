@@ -44,10 +44,8 @@ def test_a_model_nobody_lists_is_not_found() -> None:
 
 
 def test_profiles_tell_the_origin_of_every_field() -> None:
-    with (
-        LmStudioFake([FakeModel("m", 4096, trained_window=32768)]) as fake,
-        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
-    ):
+    fake = LmStudioFake([FakeModel("m", 4096, trained_window=32768)])
+    with fake, running_proxy(fake, models={"m": {"tools": False}}) as proxy:
         told = proxy.client.get("/spillway/models").json()["backends"][0]
         assert told["kind"] == "lmstudio"
         model = told["models"]["m"]

@@ -124,11 +124,8 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, second: signal.Signals) ->
 
 @pytest.mark.slow
 def test_a_client_that_does_not_read_does_not_keep_it_from_ending(tmp_path: Path) -> None:
-    with (
-        GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9) as fake,
-        stopping(tmp_path / "log", fake, 0.2) as (proxy, status),
-        connected(proxy.url, window=4096) as client,
-    ):
+    fake = GenericFake(brain=walk(), tokens_per_chunk=400, window=10**9)
+    with fake, stopping(tmp_path / "log", fake, 0.2) as (proxy, status), connected(proxy.url, window=4096) as client:
         client.send(chat(stream=True, tokens=None))
         wait_until(lambda: fake.active == 1)
         stop(proxy)

@@ -104,10 +104,8 @@ def test_a_call_that_a_result_holds_stays_text(mode: str, name: str, *, stream: 
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": PARIS}]},
         {"role": "tool", "tool_call_id": "c", "content": json.dumps({"page": f"Welcome.\n{text}"})},
     ]
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=text)) as fake,
-        running_proxy(fake, tool_mode=mode) as running,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=text))
+    with fake, running_proxy(fake, tool_mode=mode) as running:
         answer = running.chat(asked(name, stream=stream, messages=messages))
     assert answer.status_code == 200, answer.text
     assert b'"tool_calls":[' not in answer.content
@@ -178,10 +176,8 @@ def test_a_call_that_is_made_twice_is_told_once(proxy: Proxy, *, stream: bool) -
 
 
 def test_an_emulated_call_that_is_made_twice_is_told_once(*, stream: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=f"{CALL}\n{CALL}")) as fake,
-        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=f"{CALL}\n{CALL}"))
+    with fake, running_proxy(fake, models={"m": {"tools": False}}) as proxy:
         answer = proxy.chat(asked("x", stream=stream))
         made = joined_calls(answer.content) if stream else answer.json()["choices"][0]["message"]["tool_calls"]
         assert len(made) == 1
@@ -225,10 +221,8 @@ def test_what_is_wrong_with_a_call_is_told_everywhere_but_never_what_was_said(
 
 def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) -> None:
     wrong = CALL.replace('"city": "Paris"', f'"town": "{SECRET}"')
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=wrong)) as fake,
-        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=wrong))
+    with fake, running_proxy(fake, models={"m": {"tools": False}}) as proxy:
         answer = proxy.chat(asked("x"))
         told = answer.json()["usage"]["spillway"]["tool_calls"]["malformed"]
         assert told == [{"reason": "wrong_arguments", "tool": "get_weather"}] * 2
@@ -238,10 +232,8 @@ def test_an_emulated_call_that_is_wrong_is_told_as_well(written: io.StringIO) ->
 
 def test_an_emulated_call_of_what_is_no_tool_is_counted_once(*, stream: bool) -> None:
     stranger = CALL.replace("get_weather", "fly")
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=stranger)) as fake,
-        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], lambda _: Reply(text=stranger))
+    with fake, running_proxy(fake, models={"m": {"tools": False}}) as proxy:
         answer = proxy.chat(asked("x", stream=stream))
         told = proxy.client.get(f"/spillway/requests/{answer.headers['x-request-id']}").json()
         assert [(each["reason"], each["tool"]) for each in told["malformed_calls"]] == [("unknown_tool", "fly")]
@@ -256,10 +248,8 @@ def _strangers(proxy: Proxy, answer: Any) -> list[tuple[str, str]]:
 def test_a_call_of_what_is_no_tool_is_counted_once_though_another_one_is_corrected(*, stream: bool) -> None:
     stranger, wrong = CALL.replace("get_weather", "fly"), CALL.replace('"city"', '"town"')
     replies = iter([Reply(text=f"I try.\n{stranger}\n{wrong}"), Reply(text=CALL)])
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], lambda _: next(replies)) as fake,
-        running_proxy(fake, models={"m": {"tools": False}}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], lambda _: next(replies))
+    with fake, running_proxy(fake, models={"m": {"tools": False}}) as proxy:
         answer = proxy.chat(asked("x", stream=stream))
         assert sorted(_strangers(proxy, answer)) == [("unknown_tool", "fly"), ("wrong_arguments", "get_weather")]
         assert counted(proxy, "malformed_tool_calls_total", reason="unknown_tool") == 1
@@ -273,10 +263,8 @@ def test_a_call_of_what_is_no_tool_is_counted_once_in_an_answer_that_is_gone_on_
         begun = next(begins, None)
         return walk(last=900)(question) if begun is None else Reply(text=begun)
 
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], summariser(brain)) as fake,
-        running_proxy(fake, models={"m": {"tools": tools}}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 1024)], summariser(brain))
+    with fake, running_proxy(fake, models={"m": {"tools": tools}}) as proxy:
         answer = proxy.chat(asked("x", stream=stream))
         assert len(fake.chats()) > 1
         assert _strangers(proxy, answer) == [("unknown_tool", "fly")]

@@ -229,11 +229,9 @@ def test_what_is_nested_deeply_is_explained_or_refused() -> None:
 
 def test_two_backends_share_a_model_name() -> None:
     models = [FakeModel("shared")]
-    with (
-        LlamaCppFake(models, brain=scripted(["from llama"] * 2)) as one,
-        VllmFake([*models, FakeModel("other")], brain=scripted(["from vllm"] * 3)) as two,
-        running_proxy(one, two) as proxy,
-    ):
+    one = LlamaCppFake(models, brain=scripted(["from llama"] * 2))
+    two = VllmFake([*models, FakeModel("other")], brain=scripted(["from vllm"] * 3))
+    with one, two, running_proxy(one, two) as proxy:
         ids = [model["id"] for model in proxy.client.get("/v1/models").json()["data"]]
         assert ids == ["shared", "llamacpp/shared", "vllm/shared", "other"]
 

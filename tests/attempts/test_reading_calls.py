@@ -69,10 +69,8 @@ def test_a_loop_that_goes_back_keeps_its_newest_result(summaries: bool) -> None:
         said, next_city, number = str(question.messages[-1]["content"]).removeprefix(question.prefix).partition("city ")
         return Reply(text=f"{said}{_call(int(re.findall(r'[0-9]+', number)[0]))}" if next_city else said)
 
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain) as fake,
-        running_proxy(fake, recall="off", **EMULATED) as proxy,  # the model says what stands in its last message
-    ):
+    fake = LlamaCppFake([FakeModel("m", 2048)], summariser(brain) if summaries else brain)
+    with fake, running_proxy(fake, recall="off", **EMULATED) as proxy:
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go to city 1"}]
         histories = []
         for number in range(1, 26):

@@ -137,10 +137,8 @@ def test_a_whole_call_after_a_silence_is_no_stall() -> None:
         del question
         return Reply(tool_calls=[ToolCall("write_file", '{"text":"a"}')])
 
-    with (
-        OllamaFake([FakeModel("m", WINDOW)], calls, delay=0.02) as fake,
-        running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy,
-    ):
+    fake = OllamaFake([FakeModel("m", WINDOW)], calls, delay=0.02)
+    with fake, running_proxy(fake, grace=0.01, heartbeat=0.01) as proxy:
         answer = proxy.chat({"model": "m", "stream": True, "messages": GO, "tools": [TOOL]})
         assert joined_calls(answer.content) == [{"name": "write_file", "arguments": '{"text":"a"}'}]
         assert read_stream(answer.content).errors == []
@@ -305,10 +303,8 @@ def test_a_whole_answer_tells_what_was_saved() -> None:
 def test_a_stream_that_can_not_be_cancelled_ends_by_a_bound(cancels: bool) -> None:
     """OpenRouter bills what some providers generate after the client has left."""
     provider = Provider("DeepInfra" if cancels else "Groq", WINDOW)
-    with (
-        OpenRouterFake([FakeModel("maker/m", WINDOW, providers=(provider,))], summariser(walk(last=1500))) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    fake = OpenRouterFake([FakeModel("maker/m", WINDOW, providers=(provider,))], summariser(walk(last=1500)))
+    with fake, running_proxy(fake) as proxy:
         seen = ask(proxy, model="maker/m")
         assert seen.text == words(1, 1500)
         assert (seen.finishes, seen.done, seen.errors) == (["stop"], 1, [])

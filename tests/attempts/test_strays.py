@@ -67,10 +67,8 @@ def test_no_thought_is_thought_twice() -> None:
 def test_a_way_that_the_user_chose_is_not_asked_for_without_end() -> None:
     brain = summariser(strays("restarts", LAST))
     model = {"window": 1024, "continuation": "continue_final_message"}
-    with (
-        LlamaCppFake([FakeModel("m", 1024)], brain, closes_turn=True) as fake,
-        running_proxy(fake, models={"m": model}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 1024)], brain, closes_turn=True)
+    with fake, running_proxy(fake, models={"m": model}) as proxy:
         text, _, finish = asked(proxy, stream=True)
         assert text == words(1, len(text.split()))
         assert finish == "length"

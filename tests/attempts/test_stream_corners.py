@@ -154,10 +154,8 @@ def between_tags(question: Question) -> Reply:
 
 @pytest.mark.parametrize("kind", ["lmstudio", "llamacpp", "vllm"])
 def test_thinking_between_tags_that_is_truly_gone_on_with(kind: str) -> None:
-    with (
-        FAKES[kind]([FakeModel("m", 1024, prefill="continue")], summariser(between_tags)) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    fake = FAKES[kind]([FakeModel("m", 1024, prefill="continue")], summariser(between_tags))
+    with fake, running_proxy(fake) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO, "max_tokens": 5000}).content)
         assert seen.text == "<think>" + words(1, 700) + "\n</think>\n\nDone."
 

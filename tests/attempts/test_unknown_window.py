@@ -99,10 +99,8 @@ def test_a_bound_of_the_server_is_no_window_and_the_answer_goes_on(cap: int, str
 def test_a_window_that_looks_like_a_bound_is_told_by_the_refusal(stream: bool, silent: bool) -> None:
     """The prompt leaves a round number of tokens to the answer, by chance; `silent`: nothing reports usage either."""
     brain = summariser(walk(last=LAST))
-    with (
-        GenericFake([FakeModel("m", 2048, template_overhead=4)], brain, stream_usage=not silent) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    fake = GenericFake([FakeModel("m", 2048, template_overhead=4)], brain, stream_usage=not silent)
+    with fake, running_proxy(fake) as proxy:
         prompts = ["go" + " a" * extra for extra in range(100)]
         chance = next(
             prompt

@@ -37,10 +37,8 @@ def imported(server: Running) -> set[str]:
 def test_what_not_every_request_needs_is_imported_when_one_does(tmp_path: Path) -> None:
     told = {"SPILLWAY_STORE": "memory://", "SPILLWAY_HOST": "0.0.0.0", "SPILLWAY_ALLOW": "open"}
     told["SPILLWAY_SUMMARY_MODEL"] = "mm"
-    with (
-        LlamaCppFake([FakeModel("m", 4096, trained_window=40960)]) as fake,
-        running([*SERVE, fake.url], tmp_path / "log", told) as server,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 4096, trained_window=40960)])
+    with fake, running([*SERVE, fake.url], tmp_path / "log", told) as server:
         url = server.wait_for("#key=").partition("browser: ")[2].partition("/#key=")[0]
         server.wait_for(f"Found llama-server at {fake.url}: m (4,096 tokens).")
         server.wait_for("  m was made for 40,960 tokens: start llama-server with `-c 16384`")

@@ -223,10 +223,8 @@ SERVERS: dict[str, tuple[str, Callable[[Question], Reply], str, Callable[[int], 
 
 @contextmanager
 def staged(wants: str, brain: Callable[[Question], Reply], **settings: Any) -> Iterator[tuple[Strict, Proxy]]:
-    with (
-        Strict([FakeModel("m", 65_536)], brain, wants=wants, window_field="context_length") as backend,
-        running_proxy(backend, **settings) as proxy,
-    ):
+    backend = Strict([FakeModel("m", 65_536)], brain, wants=wants, window_field="context_length")
+    with backend, running_proxy(backend, **settings) as proxy:
         yield backend, proxy
 
 
@@ -328,10 +326,8 @@ def test_an_answer_that_is_resumed_has_what_the_server_wants() -> None:
     def brain(question: Question) -> Reply:
         return Reply(text=" ".join(f"w{n}" for n in range(900)), reasoning="Long.")
 
-    with (
-        Strict([FakeModel("m", 2048)], brain, wants="moonshot", window_field="context_length") as backend,
-        running_proxy(backend) as proxy,
-    ):
+    backend = Strict([FakeModel("m", 2048)], brain, wants="moonshot", window_field="context_length")
+    with backend, running_proxy(backend) as proxy:
         answer = proxy.chat({"model": "m", "messages": FOREIGN, "tools": [TOOL]})
         assert answer.json()["usage"]["spillway"]["attempts"] > 1
         assert backend.refusals == 1

@@ -103,11 +103,8 @@ def test_a_turn_says_how_many_tools_were_sent(visit: Visit, stage: Stage) -> Non
 
 def test_a_turn_says_what_add_ons_did_and_all_that_is_stored_of_it_can_be_deleted(browser: Browser) -> None:
     gate, talk = Gate(2), [{"role": "user", "content": "Where do walruses sleep?"}]
-    with (
-        LlamaCppFake([FakeModel(MODEL)], scripted(["on ice, mostly"] * 3), gate=gate, saves=True) as fake,
-        running_proxy(fake, archive="on", grace=0.01, heartbeat=0.01) as proxy,
-        visiting(browser, proxy.url) as visit,
-    ):
+    fake = LlamaCppFake([FakeModel(MODEL)], scripted(["on ice, mostly"] * 3), gate=gate, saves=True)
+    with fake, running_proxy(fake, archive="on", grace=0.01, heartbeat=0.01) as proxy, visiting(browser, proxy.url) as visit:
         body = {"model": MODEL, "messages": talk, "stream": True}
         with proxy.client.stream("POST", "/v1/chat/completions", json=body) as answer:
             parts, seen = answer.iter_bytes(), b""
@@ -297,11 +294,8 @@ def test_a_models_window_is_told_with_its_origin(visit: Visit, stage: Stage) -> 
 
 def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
     question = [{"role": "user", "content": "word " * 900}]
-    with (
-        GenericFake(brain=scripted(["ok"] * 9), window=700) as fake,
-        running_proxy(fake) as proxy,
-        visiting(browser, proxy.url) as visit,
-    ):
+    fake = GenericFake(brain=scripted(["ok"] * 9), window=700)
+    with fake, running_proxy(fake) as proxy, visiting(browser, proxy.url) as visit:
         asked: list[Any] = []
         visit.page.on("request", lambda request: asked.extend([request] * request.url.endswith("/spillway/models")))
         page = visit.open("models")
@@ -317,12 +311,9 @@ def test_what_was_learned_can_be_forgotten(browser: Browser) -> None:
 
 
 def test_the_model_that_summarises_is_chosen_for_all(browser: Browser) -> None:
-    with (
-        LlamaCppFake([FakeModel("m")]) as fake,
-        VllmFake([FakeModel("small")]) as helper,
-        running_proxy(fake, helper) as proxy,
-        visiting(browser, proxy.url) as visit,
-    ):
+    fake = LlamaCppFake([FakeModel("m")])
+    helper = VllmFake([FakeModel("small")])
+    with fake, helper, running_proxy(fake, helper) as proxy, visiting(browser, proxy.url) as visit:
         page = visit.open("models")
         page.get_by_label("Summaries by").select_option("small")
         expect(page.get_by_role("status")).to_have_text("small summarises from now on")
@@ -340,11 +331,8 @@ def test_malformed_calls_stand_with_the_model_that_wrote_them(browser: Browser) 
     call = '<tool_call>{"name": "get_weather", "arguments": {"town": "Paris"}}</tool_call>'
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}}]
-    with (
-        LlamaCppFake([FakeModel(MODEL)], lambda _: Reply(text=call)) as fake,
-        running_proxy(fake, models={MODEL: {"tools": False}}) as proxy,
-        visiting(browser, proxy.url) as visit,
-    ):
+    fake = LlamaCppFake([FakeModel(MODEL)], lambda _: Reply(text=call))
+    with fake, running_proxy(fake, models={MODEL: {"tools": False}}) as proxy, visiting(browser, proxy.url) as visit:
         proxy.chat({"model": MODEL, "messages": [{"role": "user", "content": "Hot?"}], "tools": tools})
         model = visit.open("models").get_by_role("article", name=MODEL)
         expect(model).to_contain_text("2 wrong arguments")

@@ -105,11 +105,8 @@ def test_who_leaves_as_a_compaction_begins_holds_up_nobody(tmp_path: Path, monke
         return await find(self, *asked)
 
     monkeypatch.setattr(Store, "find", slow)
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
-        running_proxy(fake, store=f"sqlite:///{tmp_path}/kept.sqlite3") as proxy,
-        connected(proxy.url) as client,
-    ):
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa()))
+    with fake, running_proxy(fake, store=f"sqlite:///{tmp_path}/kept.sqlite3") as proxy, connected(proxy.url) as client:
         said = ("user", "assistant")
         messages = [{"role": said[n % 2], "content": f"{n} " + "word " * 150} for n in range(11)]
         client.send(asking({"model": "m", "messages": messages}))
@@ -284,11 +281,9 @@ def test_an_agent_loop_with_a_single_user_message_goes_on_and_on() -> None:
 
 @pytest.mark.parametrize("chosen", [False, True])
 def test_another_model_on_another_backend_summarises(chosen: bool) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", 2048)], qa()) as fake,
-        FAKES["vllm"]([FakeModel("small", 16_384)], summariser(qa())) as helper,
-        running_proxy(fake, helper, summary_model=None if chosen else "small") as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 2048)], qa())
+    helper = FAKES["vllm"]([FakeModel("small", 16_384)], summariser(qa()))
+    with fake, helper, running_proxy(fake, helper, summary_model=None if chosen else "small") as proxy:
         if chosen:
             assert proxy.client.put("/spillway/summary_model?model=none").status_code == 400
             assert proxy.client.put("/spillway/summary_model?model=small").json() == {"summary_model": "small"}

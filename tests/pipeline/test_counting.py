@@ -105,10 +105,8 @@ def test_odd_messages_are_counted_or_refused(messages: list[Any]) -> None:
     import json
 
     window = {"m": {"window": 10_000_000}}
-    with (
-        FAKES["generic"]([FakeModel("m", 10_000_000)], scripted(["ok"] * 9)) as fake,
-        running_proxy(fake, models=window) as proxy,
-    ):
+    fake = FAKES["generic"]([FakeModel("m", 10_000_000)], scripted(["ok"] * 9))
+    with fake, running_proxy(fake, models=window) as proxy:
         tool = {
             "type": "function",
             "function": {"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},

@@ -100,11 +100,9 @@ def test_a_model_that_only_makes_vectors_is_not_meant() -> None:
 
 
 def test_the_loaded_one_is_found_among_several_backends_that_have_it() -> None:
-    with (
-        LmStudioFake([FakeModel("shared:1", loaded=False)], walk(last=8)) as first,
-        OllamaFake([FakeModel("shared:1")], walk(last=8)) as second,
-        running_proxy(first, second) as proxy,
-    ):
+    first = LmStudioFake([FakeModel("shared:1", loaded=False)], walk(last=8))
+    second = OllamaFake([FakeModel("shared:1")], walk(last=8))
+    with first, second, running_proxy(first, second) as proxy:
         assert proxy.chat({"messages": HELLO}).status_code == 200
         assert (asked_for(first), asked_for(second)) == ([], ["shared:1"])
 

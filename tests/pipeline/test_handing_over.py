@@ -220,10 +220,8 @@ def test_all_of_it_is_answered_from_wherever_it_is(name: str, path: str, stream:
     path = path if given[-1]["role"] == "user" else PATHS[0]  # Messages has no system's words at its end
     model = FakeModel("m", window=WINDOW)
     honest, vague = summariser(qa(), lambda _: True), Reply(text="They talked for a while, of this and that.")
-    with (
-        LlamaCppFake([model], lambda asked: vague if OURS in asked.last_user else honest(asked)) as fake,
-        running_proxy(fake) as proxy,
-    ):
+    fake = LlamaCppFake([model], lambda asked: vague if OURS in asked.last_user else honest(asked))
+    with fake, running_proxy(fake) as proxy:
         answer = sent_by(proxy, path, given, stream=stream)
         assert answer.status_code == 200, answer.text
         seen = read(path, answer.content, stream=stream)

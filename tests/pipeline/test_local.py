@@ -21,10 +21,8 @@ WINDOW = 16_000
 
 @contextmanager
 def staged(window: int = WINDOW, **settings: Any) -> Iterator[tuple[FakeBackend, Proxy]]:
-    with (
-        LlamaCppFake([FakeModel("m", window)], summariser(qa())) as fake,
-        running_proxy(fake, **{"policy": "local", **settings}) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", window)], summariser(qa()))
+    with fake, running_proxy(fake, **{"policy": "local", **settings}) as proxy:
         yield fake, proxy
 
 
@@ -146,10 +144,8 @@ def test_tools_that_are_used_most_tell_what_they_do() -> None:
 @pytest.mark.parametrize("native", [True, False])
 def test_a_tool_that_tells_only_its_name_is_called_and_tells_more_from_the_next_turn_on(native: bool) -> None:
     model = FakeModel("m", WINDOW, tools=native)
-    with (
-        LlamaCppFake([model], caller("webfetch", native=native, url="https://example.org/")) as fake,
-        running_proxy(fake, policy="local", limits={"tools": 600}) as proxy,
-    ):
+    fake = LlamaCppFake([model], caller("webfetch", native=native, url="https://example.org/"))
+    with fake, running_proxy(fake, policy="local", limits={"tools": 600}) as proxy:
         messages = list(AGENT)
         called = said(ask(proxy, messages, tools=TOOLS, max_tokens=200))
         (call,) = called["tool_calls"]

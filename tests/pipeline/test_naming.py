@@ -22,11 +22,9 @@ SHARED = FakeModel("shared")
 @contextmanager
 def two(**settings: Any) -> Iterator[tuple[Proxy, FakeBackend, FakeBackend]]:
     """A proxy in front of two backends: `llamacpp`, and `vllm` with the model `second`; both have `shared`."""
-    with (
-        LlamaCppFake([SHARED]) as first,
-        VllmFake([FakeModel("second"), SHARED]) as second,
-        running_proxy(first, second, **settings) as proxy,
-    ):
+    first = LlamaCppFake([SHARED])
+    second = VllmFake([FakeModel("second"), SHARED])
+    with first, second, running_proxy(first, second, **settings) as proxy:
         proxy.client.get("/v1/models")
         yield proxy, first, second
 
@@ -188,13 +186,11 @@ def test_json_that_is_larger_than_is_accepted_is_refused() -> None:
 
 
 def test_a_kinds_own_paths_go_to_that_kind() -> None:
-    with (
-        VllmFake([FakeModel("a")]) as vllm,
-        LmStudioFake([FakeModel("b")]) as studio,
-        LlamaCppFake([FakeModel("c")]) as llama,
-        OllamaFake([FakeModel("d")]) as ollama,
-        running_proxy(vllm, studio, llama, ollama, allow=("admin",)) as proxy,
-    ):
+    vllm = VllmFake([FakeModel("a")])
+    studio = LmStudioFake([FakeModel("b")])
+    llama = LlamaCppFake([FakeModel("c")])
+    ollama = OllamaFake([FakeModel("d")])
+    with vllm, studio, llama, ollama, running_proxy(vllm, studio, llama, ollama, allow=("admin",)) as proxy:
         for fake, method, path in (
             *((ollama, "GET", "/api/tags"), (ollama, "GET", "/api/ps"), (ollama, "HEAD", "/api/blobs/sha256:1")),
             *((studio, "GET", "/api/v0/models"), (studio, "GET", "/api/v1/models/download/status")),

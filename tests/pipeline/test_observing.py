@@ -60,10 +60,8 @@ def test_what_would_be_done_and_what_was_lost_is_said(
 
 def test_what_would_only_be_changed_is_said_too() -> None:
     """In a small window tools are shortened, without anything being due."""
-    with (
-        LlamaCppFake([FakeModel("m", 4 * WINDOW, tools=True)], walk()) as fake,
-        running_proxy(fake, strategy="observe") as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 4 * WINDOW, tools=True)], walk())
+    with fake, running_proxy(fake, strategy="observe") as proxy:
         assert proxy.chat({**TOOLS, "model": "m", "max_tokens": 20}).status_code == 200
         said = observed(proxy)
         assert (said["would"], said["sentence"].split(", ")[1]) == ("shaped", "Spillway would have changed it.")
@@ -71,10 +69,8 @@ def test_what_would_only_be_changed_is_said_too() -> None:
 
 def test_another_model_is_managed_as_ever() -> None:
     models = {"seen": {"strategy": "observe"}}
-    with (
-        LlamaCppFake([FakeModel("seen", WINDOW), FakeModel("m", WINDOW)], walk()) as fake,
-        running_proxy(fake, models=models) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("seen", WINDOW), FakeModel("m", WINDOW)], walk())
+    with fake, running_proxy(fake, models=models) as proxy:
         for model, action in (("seen", None), ("m", "compacted")):
             answer = proxy.chat({"model": model, "messages": chat(1700), "max_tokens": 50})
             assert answer.headers.get("x-spillway-action") == action

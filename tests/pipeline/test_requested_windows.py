@@ -58,10 +58,8 @@ def test_ollama_loads_a_model_once_and_every_request_names_the_same_window(
     caplog.set_level(logging.INFO)
     gpu(tmp_path, monkeypatch, free=8, total=8)
     fields, options, setting, expected, words = OLLAMA[case]
-    with (
-        OllamaFake([model(**fields)], summariser(qa()), **options) as fake,
-        running_proxy(fake, models={"m": {"window": setting}}, profile_ttl=1e-9) as proxy,
-    ):
+    fake = OllamaFake([model(**fields)], summariser(qa()), **options)
+    with fake, running_proxy(fake, models={"m": {"window": setting}}, profile_ttl=1e-9) as proxy:
         wishes = [{"options": {"num_ctx": 2048 * number + 4096}} for number in range(3)]
         seen = {ask(proxy, number, **(wish if words != CHOOSES else {})) for number, wish in enumerate(wishes)}
         assert seen == {str(expected)}
@@ -88,10 +86,8 @@ LM_STUDIO: dict[str, tuple[dict[str, Any], int | None, Any, int, list[tuple[str,
 def test_lm_studio_loads_a_model_once(case: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     fields, fits, setting, expected, requests, words = LM_STUDIO[case]
-    with (
-        FAKES["lmstudio"]([model(**fields)], summariser(qa()), fits=fits) as fake,
-        running_proxy(fake, models={"m": {"window": setting}}, profile_ttl=1e-9) as proxy,
-    ):
+    fake = FAKES["lmstudio"]([model(**fields)], summariser(qa()), fits=fits)
+    with fake, running_proxy(fake, models={"m": {"window": setting}}, profile_ttl=1e-9) as proxy:
         assert {ask(proxy, number) for number in range(3)} == {str(expected)}
         assert fake.models[0].window == max(expected, fields.get("window", 0))
         origin = told(proxy)["window"]["origin"]
@@ -105,11 +101,8 @@ def test_lm_studio_loads_a_model_once(case: str, caplog: pytest.LogCaptureFixtur
 
 
 def test_requests_that_come_at_once_have_it_loaded_once() -> None:
-    with (
-        FAKES["lmstudio"]([model(loaded=False)], summariser(qa())) as fake,
-        running_proxy(fake, models={"m": {"window": 16_384}}) as proxy,
-        ThreadPoolExecutor(4) as threads,
-    ):
+    fake = FAKES["lmstudio"]([model(loaded=False)], summariser(qa()))
+    with fake, running_proxy(fake, models={"m": {"window": 16_384}}) as proxy, ThreadPoolExecutor(4) as threads:
         assert {*threads.map(lambda number: ask(proxy, number), range(4))} == {"16384"}
         assert [one.path for one in fake.requests if one.path in (LOAD, UNLOAD)] == [LOAD]
 

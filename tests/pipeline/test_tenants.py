@@ -31,10 +31,8 @@ def action(proxy: Proxy, system: str = "", **headers: str) -> str:
     ],
 )
 def test_a_tenant_is_the_key_that_let_the_request_in(mine: dict[str, str], others: list[dict[str, str]]) -> None:
-    with (
-        LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa())) as fake,
-        running_proxy(fake, api_keys=("key-of-a", "key-of-b")) as proxy,
-    ):
+    fake = LlamaCppFake([FakeModel("m", WINDOW)], summariser(qa()))
+    with fake, running_proxy(fake, api_keys=("key-of-a", "key-of-b")) as proxy:
         none = {} if "authorization" in mine else {"authorization": "Bearer none"}
         assert action(proxy, **mine, **none) == "compacted"
         for again in (mine, {"x_api_key": "key-of-a"}, {"authorization": "bearer key-of-a"}):

@@ -33,11 +33,8 @@ def asked(proxy: Proxy, key: str, characters: int, name: str, order: list[str]) 
 def test_a_short_chat_does_not_wait_for_long_ones(key: str) -> None:
     order: list[str] = []
     keys = ("anne-key-12345", "bert-key-12345")
-    with (
-        LlamaCppFake([FakeModel("m", 8192)], summariser(qa())) as fake,
-        running_proxy(fake, api_keys=keys) as proxy,
-        ThreadPoolExecutor(4) as clients,
-    ):
+    fake = LlamaCppFake([FakeModel("m", 8192)], summariser(qa()))
+    with fake, running_proxy(fake, api_keys=keys) as proxy, ThreadPoolExecutor(4) as clients:
         long = [clients.submit(asked, proxy, keys[0], 120_000, name, order) for name in ("one", "two")]
         wait_until(lambda: tasks.TURNS.running >= 2)
         assert asked(proxy, key, 20_000, "short", order) == 200

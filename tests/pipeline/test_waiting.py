@@ -65,10 +65,8 @@ def test_a_slow_summary_delays_no_turn_and_stands_in_a_later_prompt() -> None:
 @pytest.mark.parametrize(("form", "keys"), [("auto", ()), ("content", ()), ("content", ("a-key-12345",))])
 def test_the_first_turn_after_it_was_shortened_ahead_says_so_once(form: str, keys: tuple[str, ...]) -> None:
     told = re.compile(r"✅ \d+ earlier messages are now a summary \([\d.]+k? → [\d.]+k? tokens\)(: http://\S+/#/r/\w+)?")
-    with (
-        LlamaCppFake([MODEL], summariser(qa())) as fake,
-        running_proxy(fake, **AUTO, status=(form,), api_keys=keys, allow=("metrics",)) as proxy,
-    ):
+    fake = LlamaCppFake([MODEL], summariser(qa()))
+    with fake, running_proxy(fake, **AUTO, status=(form,), api_keys=keys, allow=("metrics",)) as proxy:
         talk = Talk(proxy, key="a-key-12345")
         talk.ask()
         wait_ahead(proxy, done=1)
