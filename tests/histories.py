@@ -49,11 +49,9 @@ def tool(number: int, text: str) -> Message:
 
 
 texts = st.one_of(
-    st.text(max_size=30),
-    st.integers(1, 400).map(lambda n: "word " * n),
-    st.integers(1, 60).map(lambda n: "行く川の流れは絶えずして " * n),
+    st.text(max_size=30), st.integers(1, 400).map(lambda n: "word " * n), st.integers(1, 60).map(lambda n: "行く川の流れは絶えずして " * n),
     st.just("row | row | row\n" * 40),
-)
+)  # fmt: skip
 
 
 @st.composite

@@ -74,11 +74,9 @@ def test_the_end_of_a_partial_answer_is_enough(data: st.DataObject) -> None:
 
 def test_a_partial_answer_is_found_behind_a_summary() -> None:
     messages = [
-        {"role": "user", "content": "count to 3000"},
-        {"role": "assistant", "content": "[summary] the numbers up to 400"},
-        {"role": "user", "content": marks.BRIDGE},
-        {"role": "assistant", "content": COUNT[:5000]},
-    ]
+        {"role": "user", "content": "count to 3000"}, {"role": "assistant", "content": "[summary] the numbers up to 400"},
+        {"role": "user", "content": marks.BRIDGE}, {"role": "assistant", "content": COUNT[:5000]},
+    ]  # fmt: skip
     assert reply(messages, used=10) == COUNT[5000:]
 
 

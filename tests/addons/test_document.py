@@ -195,12 +195,10 @@ def test_notes_that_are_too_long_are_read_once_more() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "reads"),
     [
-        (OpenRouterFake, {}, False),
-        (OpenRouterFake, {"documents": "on"}, True),
-        (LlamaCppFake, {"documents": "off"}, False),
+        (OpenRouterFake, {}, False), (OpenRouterFake, {"documents": "on"}, True), (LlamaCppFake, {"documents": "off"}, False),
         (LlamaCppFake, {"strategy": "truncate"}, False),
     ],
-)
+)  # fmt: skip
 def test_it_is_read_in_parts_only_where_that_is_wanted(kind: type[FakeBackend], settings: dict[str, Any], reads: bool) -> None:
     with kind([MODEL], reader()) as fake, running_proxy(fake, **settings) as proxy:
         assert proxy.chat({"model": "m", "messages": book()}).status_code == 200

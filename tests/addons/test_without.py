@@ -11,18 +11,12 @@ from tests.proxying import read_stream, running_proxy
 
 NAMES = (
     *(
-        "Pins",
-        "ConversationSummaries",
-        "Commands",
-        "CompactNow",
-        "PromptPrefix",
-        "CacheGaps",
-        "AheadCompactor",
+        "Pins", "ConversationSummaries", "Commands", "CompactNow", "PromptPrefix", "CacheGaps", "AheadCompactor",
         "DroppedFields",
     ),
     *("RequestHistory", "RequestLog", "Metrics", "Recaller", "Archivist", "ThinkingBudget", "DocumentReader"),
     *("ToolsOnDemand", "SlotKeeper", ""),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

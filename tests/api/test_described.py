@@ -13,14 +13,7 @@ from tests.proxying import Proxy, running_proxy
 
 OWN = {
     *(
-        "/healthz",
-        "/readyz",
-        "/metrics",
-        "/v1/models",
-        "/v1/models/{model}",
-        "/api/version",
-        "/api/tags",
-        "/api/ps",
+        "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}", "/api/version", "/api/tags", "/api/ps",
         "/api/show",
     ),
     *("/v1/responses/{response_id}", "/v1/responses/{response_id}/cancel"),
@@ -31,7 +24,7 @@ OWN = {
     *(f"/spillway/conversations/{{conversation}}/{what}" for what in ("summary", "compact", "pins", "export")),
     "/spillway/requests/{name}",
     *("/spillway/requests/{name}/diff", "/spillway/requests/{name}/stop"),
-}
+}  # fmt: skip
 TYPES: dict[str, Any] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "object": dict, "array": list, "null": type(None),
 }  # fmt: skip

@@ -137,11 +137,9 @@ def test_items_are_referred_to_by_their_ids(streamed: bool) -> None:
         client = sdk(proxy)
         made = ask(client, "sky?", streamed=streamed)
         given = [
-            {"role": "user", "content": "sky?"},
-            {"type": "item_reference", "id": made.output[0].id},
-            {"id": "rs_from_elsewhere", "type": "item_reference"},
-            {"role": "user", "content": "rose?"},
-        ]
+            {"role": "user", "content": "sky?"}, {"type": "item_reference", "id": made.output[0].id},
+            {"id": "rs_from_elsewhere", "type": "item_reference"}, {"role": "user", "content": "rose?"},
+        ]  # fmt: skip
         ask(client, given, streamed=streamed)
         assert said(fake) == [("user", "sky?"), ("assistant", "Blue."), ("user", "rose?")]
         with pytest.raises(openai.BadRequestError, match="msg_unknown_0"):

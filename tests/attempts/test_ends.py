@@ -16,11 +16,9 @@ TEXT = b"".join(said(word) for word in ("It", " was", " a", " bright", " day."))
 TORN = b'data: {"choices":[{"delta":{"conte'
 
 PROPER = {
-    "an end mark alone": TEXT + DONE,
-    "no end mark": TEXT + ending(),
-    "a torn frame behind the finish reason": TEXT + ending() + TORN,
-    "a torn end mark": TEXT + ending() + b"data: [DON",
-}
+    "an end mark alone": TEXT + DONE, "no end mark": TEXT + ending(),
+    "a torn frame behind the finish reason": TEXT + ending() + TORN, "a torn end mark": TEXT + ending() + b"data: [DON",
+}  # fmt: skip
 BROKEN = {
     "neither": TEXT, "a torn frame": TEXT + TORN, "nothing but an end mark": DONE, "nothing but a role": opening(),
     "nothing": b"",

@@ -151,12 +151,10 @@ def test_bypass_forwards_even_what_is_too_long() -> None:
 @pytest.mark.parametrize(
     ("backend_managed", "models", "managed"),
     [
-        (True, {}, {"one": True, "two": True}),
-        (True, {"o*": {"managed": False}}, {"one": False, "two": True}),
-        (False, {}, {"one": False, "two": False}),
-        (False, {"two": {"managed": True}}, {"one": False, "two": True}),
+        (True, {}, {"one": True, "two": True}), (True, {"o*": {"managed": False}}, {"one": False, "two": True}),
+        (False, {}, {"one": False, "two": False}), (False, {"two": {"managed": True}}, {"one": False, "two": True}),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_managed_passes_untouched(backend_managed: bool, models: dict[str, Any], managed: dict[str, bool]) -> None:
     with VllmFake([FakeModel("one", 4096), FakeModel("two", 4096)], brain=scripted(["hi"] * 2)) as fake:
         backend = BackendSetting(url=fake.url, managed=backend_managed)

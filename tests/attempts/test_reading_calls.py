@@ -27,11 +27,9 @@ def drive(pieces: list[str], prompt: int) -> tuple[StreamSession, bool]:
         return len(text) // 4
 
     session = StreamSession(
-        Watch(window=2048, pause_point=1843, resumable=True),
-        Answer(prompt, tokens),
-        ChatWriter(),
+        Watch(window=2048, pause_point=1843, resumable=True), Answer(prompt, tokens), ChatWriter(),
         lambda: WrittenCallReader(offer, str, emulated=True),
-    )
+    )  # fmt: skip
     for piece in pieces:
         chunk = {"id": "a", "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
         if any(isinstance(command, Pause) for command in session.handle(ChunkReceived(sse.encode(chunk)))):

@@ -129,12 +129,10 @@ REASONS |= {
 @pytest.mark.parametrize(
     ("reason", "roles"),
     [
-        (PREFILL, ["user", "assistant"]),
-        (NO_PREFILL, ["user", "assistant"]),
-        (TWO_ANSWERS, ["user", "assistant", "assistant"]),
-        (SUCCESSIVE, ["user", "user", "assistant", "user"]),
+        (PREFILL, ["user", "assistant"]), (NO_PREFILL, ["user", "assistant"]),
+        (TWO_ANSWERS, ["user", "assistant", "assistant"]), (SUCCESSIVE, ["user", "user", "assistant", "user"]),
     ],
-)
+)  # fmt: skip
 def test_a_history_that_ends_or_repeats_itself_is_refused_once(reason: str, roles: list[str]) -> None:
     messages = [{"role": role, "content": f"{n} {role}"} for n, role in enumerate(roles)]
     with StrictVllm([FakeModel("myalias")], echo, raises=[reason]) as backend, running_proxy(backend) as proxy:

@@ -207,13 +207,11 @@ def test_a_broken_call_is_asked_for_behind_the_prompt_that_it_came_of() -> None:
 @pytest.mark.parametrize(
     ("settings", "native"),
     [
-        ({"tool_mode": "native", **EMULATED}, True),
-        ({"tool_mode": "hybrid"}, True),
-        ({"tool_mode": "emulated"}, False),
+        ({"tool_mode": "native", **EMULATED}, True), ({"tool_mode": "hybrid"}, True), ({"tool_mode": "emulated"}, False),
         ({"tool_mode": "emulated", "models": {"m": {"tools": True}}}, True),
         ({"models": {"m": {"tool_mode": "emulated"}}}, False),
     ],
-)
+)  # fmt: skip
 def test_the_user_says_how_tools_reach_models(settings: dict[str, Any], *, native: bool) -> None:
     with LlamaCppFake([FakeModel("m", 8192)], says("Hm.")) as fake, running_proxy(fake, **settings) as proxy:
         proxy.chat({"model": "m", "messages": ASK, "tools": [WEATHER]})

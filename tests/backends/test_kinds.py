@@ -31,10 +31,8 @@ SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
         f"{name}, which has Ollama's paths": (
             kind,
             {
-                "/api/version": OLLAMA["version"],
-                "/api/tags": {"models": [{"name": tag, "model": tag} | told]},
-                LIST: {"object": "list", "data": [{"id": model, "owned_by": owner}]},
-                **more,
+                "/api/version": OLLAMA["version"], "/api/tags": {"models": [{"name": tag, "model": tag} | told]},
+                LIST: {"object": "list", "data": [{"id": model, "owned_by": owner}]}, **more,
             },
             Reply(404),
         )
@@ -58,7 +56,7 @@ SERVERS: dict[str, tuple[str, dict[str, Any], Reply]] = {
     "llama-cpp-python": ("generic", {LIST: {"object": "list", "data": [{"id": "m", "owned_by": "me"}]}}, Reply(404)),
     "a web page for everything": ("", {}, Reply(200)),
     "nobody": ("", {}, Reply(0)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -105,14 +105,12 @@ def test_a_backend_is_its_root_and_named_for_its_place(url: str, root: str, name
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("SPILLWAY_TRIGER", "the nearest is SPILLWAY_TRIGGER"),
-        ("SPILLWAY_BACKEND", "the nearest is SPILLWAY_BACKENDS"),
+        ("SPILLWAY_TRIGER", "the nearest is SPILLWAY_TRIGGER"), ("SPILLWAY_BACKEND", "the nearest is SPILLWAY_BACKENDS"),
         ("SPILLWAY_STROE__X", "the nearest is SPILLWAY_STORE"),
-        ("SPILLWAY_BACKEND__0__URL", "the nearest is SPILLWAY_BACKENDS"),
-        ("SPILLWAY_QQQQQQQQ", "no such setting"),
+        ("SPILLWAY_BACKEND__0__URL", "the nearest is SPILLWAY_BACKENDS"), ("SPILLWAY_QQQQQQQQ", "no such setting"),
         ("SPILLWAY_", "no such setting"),
     ],
-)
+)  # fmt: skip
 def test_a_misspelt_variable_is_named_with_the_nearest(name: str, nearest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "s3cret")
     message = refusal()
@@ -189,13 +187,11 @@ def test_a_wrong_setting_is_named_with_its_value_and_what_is_allowed(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("API_KEYS", '["s3cret", 5'),
-        ("API_KEYS", '[{"s3cret": 1}]'),
-        ("BACKENDS", '[{"url":"http://a","api_key":["s3cret"]}]'),
-        ("BACKENDS", '{"url":"http://a","api_key":"s3cret"'),
+        ("API_KEYS", '["s3cret", 5'), ("API_KEYS", '[{"s3cret": 1}]'),
+        ("BACKENDS", '[{"url":"http://a","api_key":["s3cret"]}]'), ("BACKENDS", '{"url":"http://a","api_key":"s3cret"'),
         ("BACKENDS", '[{"url":"http://a","api_key":"s3cret"'),
     ],
-)
+)  # fmt: skip
 def test_keys_are_not_shown_in_errors(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"SPILLWAY_{name}", value)
     message = refusal()
@@ -310,12 +306,10 @@ def test_hybrid_is_another_name_of_auto(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("SSL_CERTFILE", "nowhere.pem", "there is no such file"),
-        ("SSL_KEYFILE", __file__, "without UVICORN_SSL_CERTFILE"),
-        ("ROOT_PATH", "llm", "must be a path"),
-        ("ROOT_PATH", "/a b", "must be a path"),
+        ("SSL_CERTFILE", "nowhere.pem", "there is no such file"), ("SSL_KEYFILE", __file__, "without UVICORN_SSL_CERTFILE"),
+        ("ROOT_PATH", "llm", "must be a path"), ("ROOT_PATH", "/a b", "must be a path"),
     ],
-)
+)  # fmt: skip
 def test_what_uvicorn_could_not_use_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str) -> None:
     monkeypatch.setenv(f"UVICORN_{name}", value)
     with pytest.raises(SettingError, match=f"UVICORN_{name}.*{why}"):

@@ -252,11 +252,9 @@ def test_the_newest_compaction_stands_for_all_before_it() -> None:
     request = asked(messages, system="Be brief.")
     assert restored(request) == "new"
     assert request.messages == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "assistant", "content": "y"},
-        {"role": "user", "content": "and?"},
+        {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "and?"},
         {"role": "assistant", "content": "z"},
-    ]
+    ]  # fmt: skip
     alone = asked([*HELLO, {"role": "assistant", "content": [block("all")]}])
     assert (restored(alone), alone.messages, alone.continues) == ("all", [], False)
     assert asked([*HELLO, {"role": "assistant", "content": [block(None)]}]).reading is None

@@ -151,13 +151,11 @@ def test_errors_in_a_stream() -> None:
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"message": "x", "type": "server_error"}, "api_error"),
-        ({"message": "x", "code": 429}, "rate_limit_error"),
-        ({"message": "x", "code": 401}, "authentication_error"),
-        ({"message": "x", "code": 418}, "invalid_request_error"),
+        ({"message": "x", "type": "server_error"}, "api_error"), ({"message": "x", "code": 429}, "rate_limit_error"),
+        ({"message": "x", "code": 401}, "authentication_error"), ({"message": "x", "code": 418}, "invalid_request_error"),
         ("broken", "api_error"),
     ],
-)
+)  # fmt: skip
 def test_errors_have_anthropics_types(error: Any, kind: str) -> None:
     assert messages.error_body(error)["error"]["type"] == kind
 

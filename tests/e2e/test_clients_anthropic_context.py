@@ -52,13 +52,11 @@ def test_edits_are_made_and_told(streamed: bool) -> None:
         "edits": [
             {"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}},
             {
-                "type": "clear_tool_uses_20250919",
-                "trigger": {"type": "input_tokens", "value": 500},
-                "keep": {"type": "tool_uses", "value": 2},
-                "clear_tool_inputs": True,
+                "type": "clear_tool_uses_20250919", "trigger": {"type": "input_tokens", "value": 500},
+                "keep": {"type": "tool_uses", "value": 2}, "clear_tool_inputs": True,
             },
         ]
-    }
+    }  # fmt: skip
     messages = [*steps(6), {"role": "user", "content": "Now?"}]
     with LlamaCppFake([FakeModel(MODEL, window=32_768)], brain=scripted(["Found."])) as fake, running_proxy(fake) as proxy:
         client = sdk(proxy)

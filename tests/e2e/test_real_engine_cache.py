@@ -23,13 +23,11 @@ KEPT = 400
 @pytest.mark.parametrize(
     ("whose", "fields", "settings", "closed"),
     [
-        ("own", {}, {}, True),
-        ("own", {"n_cache_reuse": 0}, {}, False),
-        ("own", {}, {"stabilise": False}, False),
+        ("own", {}, {}, True), ("own", {"n_cache_reuse": 0}, {}, False), ("own", {}, {"stabilise": False}, False),
         ("other", {}, {}, False),
     ],
     ids=("closed", "declined", "off", "other"),
-)
+)  # fmt: skip
 def test_behind_a_gap_nothing_is_read_again_in_one_conversation(
     walk_engine: Engine,
     proxy_of: SharedSpillway,

@@ -25,15 +25,13 @@ WEATHER = {
     "parameters": {
         "type": "object",
         "properties": {
-            "city": {"type": "string", "description": "Name of the city"},
-            "days": {"type": "integer"},
-            "unit": {"enum": ["celsius", "fahrenheit"]},
-            "hourly": {"type": "boolean"},
+            "city": {"type": "string", "description": "Name of the city"}, "days": {"type": "integer"},
+            "unit": {"enum": ["celsius", "fahrenheit"]}, "hourly": {"type": "boolean"},
             "height": {"anyOf": [{"type": "number"}, {"type": "null"}]},
         },
         "required": ["city"],
     },
-}
+}  # fmt: skip
 WRITE = {
     "name": "write_file",
     "description": "Write a file.",

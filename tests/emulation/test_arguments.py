@@ -66,11 +66,9 @@ def test_depth_is_bounded() -> None:
 
 def test_parameters_are_read_by_their_schema() -> None:
     properties = {
-        "text": {"type": "string"},
-        "either": {"type": ["string", "integer"]},
-        "count": {"type": "integer"},
+        "text": {"type": "string"}, "either": {"type": ["string", "integer"]}, "count": {"type": "integer"},
         "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-    }
+    }  # fmt: skip
     function = {"name": "f", "parameters": {"properties": properties}}
     tools = offer(tools=[{"type": "function", "function": function}])
     texts = {"text": "\n12\n\n", "either": "5", "count": "\n 3 \n", "maybe": "None", "other": "1"}

@@ -113,11 +113,9 @@ def test_text_around_calls_in_one_chunk() -> None:
     one = stream()
     out = one.take(chunk({"role": "assistant", "content": f"A.\n{TAGGED}\n{FENCED}\nB."}, "stop"))
     assert deltas(out) == [
-        ({"role": "assistant", "content": "A.\n"}, None),
-        (PARIS, None),
-        (called(1, "get_weather", ARGS), None),
+        ({"role": "assistant", "content": "A.\n"}, None), (PARIS, None), (called(1, "get_weather", ARGS), None),
         ({"content": "B."}, "tool_calls"),
-    ]
+    ]  # fmt: skip
 
 
 def test_a_call_that_ends_with_the_answer() -> None:

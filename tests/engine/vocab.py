@@ -95,11 +95,9 @@ def own_vocab(size: int) -> Vocab:
     The help topics are part of every Python installation and differ a little from version to version.
     """
     sample = {
-        "name": "get_weather",
-        "arguments": {"city": "Paris", "days": 3, "units": None},
-        "ok": True,
+        "name": "get_weather", "arguments": {"city": "Paris", "days": 3, "units": None}, "ok": True,
         "items": [{"id": 1, "path": "src/main.py"}],
-    }
+    }  # fmt: skip
     text = "\n".join(topics[key] for key in sorted(topics)).encode("ascii", "ignore").decode()
     text += ("\n" + json.dumps(sample) + "\n" + json.dumps(sample, indent=2)) * 30
     merges = train(text, max(0, size - 256 - SPECIALS))

@@ -75,12 +75,10 @@ class LiteLlmFake(Forwarding):
             )
             raise Refused(400, self.error(400, text, provider_specific_fields={"error": text}))
         headers = [
-            ("x-litellm-call-id", "0241288f-0b09-4d37-9cae-2405b5128434"),
-            ("x-litellm-model-id", f"{name}-id"),
-            ("x-litellm-model-api-base", one.server.url + "/v1"),
-            ("x-litellm-version", "1.106.2"),
+            ("x-litellm-call-id", "0241288f-0b09-4d37-9cae-2405b5128434"), ("x-litellm-model-id", f"{name}-id"),
+            ("x-litellm-model-api-base", one.server.url + "/v1"), ("x-litellm-version", "1.106.2"),
             ("x-litellm-model-group", name),
-        ]
+        ]  # fmt: skip
         await self.hand_on(exchange, one.server.url + CHAT, orjson.dumps({**body, "model": one.model}), headers)
 
     @override

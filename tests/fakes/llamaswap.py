@@ -59,11 +59,9 @@ class LlamaSwapFake(Forwarding):
         for path in (CHAT, "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"):
             self.routes[f"POST {path}"] = self.dispatch
         self.routes |= {
-            "GET /api/version": self.version,
-            "GET /running": self.list_running,
-            "POST /api/models/unload": self.unload_all,
+            "GET /api/version": self.version, "GET /running": self.list_running, "POST /api/models/unload": self.unload_all,
             "GET /props": self.props,
-        }
+        }  # fmt: skip
         for method in ("GET", "POST"):
             self.prefix_routes[f"{method} /upstream/"] = self.upstream
 

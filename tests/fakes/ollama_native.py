@@ -17,11 +17,9 @@ from tests.fakes.waiting import HEADERS
 VERSION = "0.33.0"
 WHEN = "2026-01-01T00:00:00Z"
 GEOMETRY = {
-    "llama.attention.head_count": 32,
-    "llama.attention.head_count_kv": 8,
-    "llama.block_count": 32,
+    "llama.attention.head_count": 32, "llama.attention.head_count_kv": 8, "llama.block_count": 32,
     "llama.embedding_length": 4096,
-}
+}  # fmt: skip
 """Of Llama 3 8B, as `/api/show` has it (docs/api.md)."""
 CACHE = 2 * 32 * 8 * (128 + 128)
 """Bytes for one token of its window, in 16 bits."""
@@ -86,13 +84,11 @@ class OllamaNative(FakeBackend):
         """`GET /api/tags`: trained windows."""
         models = [
             {
-                **_entry(model),
-                "modified_at": WHEN,
-                "details": {**_details(), "context_length": model.trained_window},
+                **_entry(model), "modified_at": WHEN, "details": {**_details(), "context_length": model.trained_window},
                 **self._told(model),
             }
             for model in self.models
-        ]
+        ]  # fmt: skip
         await exchange.answer(200, {"models": models})
 
     async def loaded_list(self, exchange: Exchange) -> None:

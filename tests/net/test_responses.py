@@ -11,12 +11,10 @@ pytestmark = pytest.mark.anyio
 PIECES = (b"one ", b"two ", b"three")
 LENGTH = b"HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\n"
 WHOLE = {
-    "with its head": (LENGTH + b"".join(PIECES),),
-    "behind its head": (LENGTH, b"".join(PIECES)),
-    "in pieces": (LENGTH, *PIECES),
-    "in chunks": (CHUNKED, *map(chunk, PIECES), END),
+    "with its head": (LENGTH + b"".join(PIECES),), "behind its head": (LENGTH, b"".join(PIECES)),
+    "in pieces": (LENGTH, *PIECES), "in chunks": (CHUNKED, *map(chunk, PIECES), END),
     "to the end": (b"HTTP/1.1 200 OK\r\n\r\n", *PIECES),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("parts", WHOLE.values(), ids=WHOLE)

@@ -183,11 +183,9 @@ def visiting(
 ) -> Iterator[Visit]:
     wide, high = PHONE if phone else (1100, height)
     context = browser.new_context(
-        viewport={"width": wide, "height": high},
-        color_scheme="dark" if dark else "light",
-        reduced_motion="reduce",
+        viewport={"width": wide, "height": high}, color_scheme="dark" if dark else "light", reduced_motion="reduce",
         locale="en-GB",
-    )
+    )  # fmt: skip
     try:
         visit = Visit(context.new_page(), url, refused)
         yield visit

@@ -11,7 +11,7 @@ from tests.fakes import FAKES, FakeModel, GenericFake, OllamaFake, Question, Rep
 from tests.fakes.http import Exchange
 from tests.fakes.waiting import Gate, wait_until
 from tests.pipeline.test_counting import history, told
-from tests.proxying import Proxy, running_proxy
+from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
 
@@ -62,13 +62,17 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
         for number, count in enumerate(turns):
             assert told(proxy)["window"]["trust"] == "user"
             messages = [{"role": "user", "content": f"Chat {number}."}, *history(count, 150)[1:]]
-            proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
+            cut = read_stream(proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": True}).content)
         assert fake.cuts == 2
+        assert any("cut the beginning" in comment for comment in cut.comments)
+        assert "spillway_silent_cuts_total{" in proxy.client.get("/metrics").text
         window = told(proxy)["window"]
         assert (window["value"], window["trust"], window["origin"]) == (2048, "learned", "silent cut")
         assert "ollama/m has a window of 2048 tokens, learned from silent cut" in caplog.text
-        messages = [{"role": "user", "content": "Chat 3."}, *history(51, 150)[1:]]
-        proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
+        messages += [{"role": "assistant", "content": cut.text}, {"role": "user", "content": "and now?"}]
+        for asked in (messages, [{"role": "user", "content": "Chat 3."}, *history(51, 150)[1:]]):
+            answer = proxy.chat({"model": "m", "messages": asked, "max_tokens": 5})
+            assert answer.headers["x-spillway-action"] in ("compacted", "trimmed")
         assert fake.cuts == 2
 
 

@@ -5,6 +5,8 @@ import itertools
 import json
 import time
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -37,6 +39,13 @@ def flood(backend: RawBackend, call: Call, start: bytes, piece: bytes) -> None:
         backend.gone.set()
 
 
+@contextmanager
+def flooding(start: bytes, piece: bytes, **settings: Any) -> Iterator[tuple[RawBackend, Proxy]]:
+    with raw_backend(lambda backend, call: flood(backend, call, start, piece)) as backend:
+        with running_proxy(backend.setting, **settings) as proxy:
+            yield backend, proxy
+
+
 HEAD = b"HTTP/1.1 200 OK\r\n"
 FLOODS: dict[str, tuple[bytes, bytes]] = {
     "headers": (HEAD, b"x-more: yes\r\n" * 1000),
@@ -48,10 +57,7 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
 @pytest.mark.parametrize("flood_of", sorted(FLOODS))
 @pytest.mark.parametrize("passed_on", [False, True])
 def test_a_head_without_end_is_an_error(flood_of: str, passed_on: bool) -> None:
-    with (
-        raw_backend(lambda backend, call: flood(backend, call, *FLOODS[flood_of])) as backend,
-        running_proxy(backend.setting) as proxy,
-    ):
+    with flooding(*FLOODS[flood_of]) as (backend, proxy):
         answer = proxy.client.get("/other") if passed_on else chat(proxy)
         assert answer.status_code == 502
         assert answer.json()["error"]["code"] in ("upstream_invalid", "upstream_unavailable")
@@ -64,10 +70,7 @@ EVENT = b'data: {"id": "1", "choices": [{"index": 0, "delta": {"content": "x"}}]
 @pytest.mark.parametrize("piece", [b"x" * 65536, b": comment\ndata: y\n" * 1000])
 def test_an_event_without_end_ends_the_stream_with_an_error(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse.FrameSplitter.__init__, "__defaults__", (4 * MIB,))
-    with (
-        raw_backend(lambda backend, call: flood(backend, call, SSE + EVENT + b"data: ", piece)) as backend,
-        running_proxy(backend.setting) as proxy,
-    ):
+    with flooding(SSE + EVENT + b"data: ", piece) as (backend, proxy):
         seen = read_stream(chat(proxy, stream=True).content)
         assert (seen.text, len(seen.errors), seen.done) == ("x", 1, 1)
         assert "an event of more than" in seen.errors[0]["message"]
@@ -77,10 +80,7 @@ def test_an_event_without_end_ends_the_stream_with_an_error(piece: bytes, monkey
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "500 Internal Server Error"])
 def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream: bool) -> None:
     start = f"HTTP/1.1 {status}\r\nretry-after: 7\r\ncontent-type: text/html\r\nconnection: close\r\n\r\nslow down"
-    with (
-        raw_backend(lambda backend, call: flood(backend, call, start.encode(), b"x" * 65536)) as backend,
-        running_proxy(backend.setting) as proxy,
-    ):
+    with flooding(start.encode(), b"x" * 65536) as (backend, proxy):
         answer = chat(proxy, stream=stream)
         assert answer.status_code == int(status[:3])
         assert answer.headers["retry-after"] == "7"
@@ -91,10 +91,7 @@ def test_an_error_without_end_keeps_its_status_and_is_quoted(status: str, stream
 
 def test_a_whole_answer_has_a_bound(stream: bool) -> None:
     start = OK + b'content-type: application/json\r\n\r\n{"choices": "'
-    with (
-        raw_backend(lambda backend, call: flood(backend, call, start, b"x" * 65536)) as backend,
-        running_proxy(backend.setting, max_body=4 * MIB) as proxy,
-    ):
+    with flooding(start, b"x" * 65536, max_body=4 * MIB) as (backend, proxy):
         answer = chat(proxy, stream=stream)
         assert answer.status_code == 502
         assert answer.json()["error"]["code"] == "upstream_too_large"

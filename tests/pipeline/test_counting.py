@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FAKES, FakeModel, LlamaCppFake, OllamaFake, Recorded, qa, scripted, summariser
-from tests.proxying import Proxy, read_stream, running_proxy
+from tests.fakes import FAKES, FakeModel, LlamaCppFake, Recorded, qa, summariser
+from tests.proxying import Proxy, running_proxy
 
 EXACT = {"llamacpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
 
@@ -64,59 +64,6 @@ def test_what_was_learned_survives_a_restart(tmp_path: Path) -> None:
             assert told(proxy)["counting"]["samples"] > samples
             real = fake.count({"model": "m", "messages": fresh})
             assert abs(fill_tokens(answer) - real) <= 0.15 * real
-
-
-def test_a_silent_cut_teaches_the_window_warns_and_is_compacted_on_the_next_turn() -> None:
-    # The user asks for more than the backend gives, which does not tell (before 0.10): it takes two cuts to be sure.
-    promise = {"m": {"window": 16_384}}
-    with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake, models=promise) as proxy:
-        fake.fail_next(404, {"error": "not found"}, path="/api/ps", times=99)
-        for number in range(6):
-            proxy.chat({"model": "m", "messages": history(2 * number + 1, 30), "max_tokens": 5})
-        proxy.chat({"model": "m", "messages": [{"role": "user", "content": "Chat 0."}, *history(61, 150)[1:]]})
-        messages = history(41, 150)
-        cut = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": True})
-        assert fake.cuts == 2
-        seen = read_stream(cut.content)
-        assert any("cut the beginning" in comment for comment in seen.comments)
-        assert "spillway_silent_cuts_total" in proxy.client.get("/metrics").text
-        window = told(proxy)["window"]
-        assert (window["value"], window["trust"]) == (2048, "learned")
-        messages += [{"role": "assistant", "content": seen.text}, {"role": "user", "content": "and now?"}]
-        after = proxy.chat({"model": "m", "messages": messages, "max_tokens": 5})
-        assert after.headers["x-spillway-action"] in ("compacted", "trimmed")
-        assert fake.cuts == 2
-
-
-@pytest.mark.parametrize(
-    "messages",
-    [
-        [{"role": "wizard", "content": "hm"}, {"role": "user", "content": "x"}],
-        [{"role": "assistant", "content": None}, {"role": "user", "content": "x"}],
-        [{"role": "user", "content": [{"type": "odd", "deep": [{"a": [1, {"b": None}]}]}, 7, None]}],
-        [{"role": "user", "content": {"not": "a list"}}],
-        [{"role": "user", "content": "a" * 1_000_000}],
-        [{"role": "user", "content": "\ud83d"}],
-        history(10_000, 1),
-    ],
-    ids=["role", "null", "parts", "object", "long", "surrogate", "many"],
-)
-def test_odd_messages_are_counted_or_refused(messages: list[Any]) -> None:
-    import json
-
-    window = {"m": {"window": 10_000_000}}
-    fake = FAKES["generic"]([FakeModel("m", 10_000_000)], scripted(["ok"] * 9))
-    with fake, running_proxy(fake, models=window) as proxy:
-        tool = {
-            "type": "function",
-            "function": {"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
-        }
-        body = json.dumps({"model": "m", "messages": messages, "tools": [tool]}).encode()
-        answer = proxy.client.post("/v1/chat/completions", content=body)
-        assert answer.status_code in (200, 400)
-        if answer.status_code == 200:
-            assert float(answer.headers["x-spillway-fill"]) >= 0
-        assert proxy.client.get("/healthz").status_code == 200
 
 
 def test_nothing_is_refused_by_an_estimate_where_the_backend_counts() -> None:

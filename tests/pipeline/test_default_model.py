@@ -11,11 +11,9 @@ from tests.proxying import Proxy, running_proxy
 
 HELLO = [{"role": "user", "content": "hello"}]
 ASKED: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": HELLO},
-    "/v1/messages": {"max_tokens": 20, "messages": HELLO},
-    "/v1/responses": {"input": "hello"},
-    "/api/chat": {"messages": HELLO, "stream": False},
-}
+    "/v1/chat/completions": {"messages": HELLO}, "/v1/messages": {"max_tokens": 20, "messages": HELLO},
+    "/v1/responses": {"input": "hello"}, "/api/chat": {"messages": HELLO, "stream": False},
+}  # fmt: skip
 every = pytest.mark.parametrize("path", ASKED)
 """Every way to ask a model."""
 

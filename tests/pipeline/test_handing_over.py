@@ -86,11 +86,9 @@ def folded(proxy: Proxy, history: list[dict[str, str]], ask: str, system: str, *
 
 CODES = "You code."
 CLIENTS: dict[str, tuple[Callable[..., str], str, str]] = {
-    "claude": (messages, CLAUDE, CODES),
-    "codex": (responses, CODEX, CODES),
-    "qwen": (chat, QWEN, QWEN_SYSTEM),
+    "claude": (messages, CLAUDE, CODES), "codex": (responses, CODEX, CODES), "qwen": (chat, QWEN, QWEN_SYSTEM),
     "opencode": (folded, OPENCODE, CODES),
-}
+}  # fmt: skip
 every = pytest.mark.parametrize("client", CLIENTS)
 both = pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 

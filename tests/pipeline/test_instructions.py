@@ -21,11 +21,9 @@ TASK = "Go through the open reports one by one and write a reply to each."
 MORE = "Keep replies short."
 PLACE = "/home/me/.agents/skills/replies"
 SENTENCES = (
-    "Never mention ticket numbers in a reply.",
-    "Sign every reply with QX.",
-    "Put the date in front, as in 2026-03-01.",
+    "Never mention ticket numbers in a reply.", "Sign every reply with QX.", "Put the date in front, as in 2026-03-01.",
     "Where a report has no address, leave it open and go on.",
-)
+)  # fmt: skip
 TEXT = "# Replies\n\n" + "\n".join(f"- {each}" for each in SENTENCES)
 NUMBERED = "\n".join(f"{number:6}\t{line}" for number, line in enumerate(TEXT.split("\n"), 1))
 

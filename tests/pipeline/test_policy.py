@@ -76,11 +76,9 @@ def test_when_tools_go_on_a_diet(policy: str, count: int, shortened: bool) -> No
 
 def test_only_tools_on_the_list_are_offered() -> None:
     body = {
-        "model": "m",
-        "messages": HELLO,
-        "tools": [tool(1), tool(2), tool(11)],
+        "model": "m", "messages": HELLO, "tools": [tool(1), tool(2), tool(11)],
         "tool_choice": {"type": "function", "function": {"name": "tool_2"}},
-    }
+    }  # fmt: skip
     with LlamaCppFake([FakeModel("m", 8192)], walk(last=2)) as fake, running_proxy(fake, tools_allowed=("tool_1*",)) as proxy:
         assert proxy.chat(body).status_code == 200
         assert proxy.chat({**body, "tools": [tool(2)], "parallel_tool_calls": True}).status_code == 200

@@ -63,12 +63,10 @@ def asked_for(fake: FakeBackend, name: str) -> int:
 @pytest.mark.parametrize(
     ("name", "action", "asks"),
     [
-        ("auto", "compacted", True),
-        ("summarize", "compacted", True),
-        ("truncate", "trimmed", False),
+        ("auto", "compacted", True), ("summarize", "compacted", True), ("truncate", "trimmed", False),
         ("mask", "compacted", False),
     ],
-)
+)  # fmt: skip
 def test_a_conversation_is_shortened_as_was_chosen_for_its_model(
     served: tuple[Proxy, FakeBackend], name: str, action: str, *, asks: bool
 ) -> None:

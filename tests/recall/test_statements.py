@@ -36,14 +36,12 @@ def test_a_sentence_is_a_statement_or_not() -> None:
     "text",
     [
         "Summarise this page:\n\nI am allergic to nuts. I live in Berlin.",
-        "<document>\nI am allergic to nuts.\n</document>\nWhat does he say?",
-        "```\nI am allergic to nuts.\n```",
-        "[TOOL_RESULT]I am allergic to nuts.[/TOOL_RESULT]",
-        "> I am allergic to nuts.\n\nWhat does that mean for a cook?",
+        "<document>\nI am allergic to nuts.\n</document>\nWhat does he say?", "```\nI am allergic to nuts.\n```",
+        "[TOOL_RESULT]I am allergic to nuts.[/TOOL_RESULT]", "> I am allergic to nuts.\n\nWhat does that mean for a cook?",
         "I am allergic to nuts.\n" + "And then there is more of it. " * 40,
         "I have 3 cats and 2 dogs. How many animals are there?",
     ],
-)
+)  # fmt: skip
 def test_nothing_is_taken_from_pages_results_and_long_texts(text: str) -> None:
     assert told(text) == []
 

@@ -52,12 +52,10 @@ def test_a_missing_client_library_is_told(monkeypatch: pytest.MonkeyPatch, clock
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("redis://user:SECRET@host:1/2?password=SECRET", "redis://host:1/2"),
-        ("rediss://:SEC@RET@host", "rediss://host"),
-        ("redis://:SECRET@[half", "redis://…"),
-        ("sqlite:////var/lib/x", "sqlite:////var/lib/x"),
+        ("redis://user:SECRET@host:1/2?password=SECRET", "redis://host:1/2"), ("rediss://:SEC@RET@host", "rediss://host"),
+        ("redis://:SECRET@[half", "redis://…"), ("sqlite:////var/lib/x", "sqlite:////var/lib/x"),
     ],
-)
+)  # fmt: skip
 def test_no_secret_is_shown(url: str, expected: str) -> None:
     assert public_url(url) == expected
 
@@ -122,12 +120,10 @@ def test_purge_by_age_and_of_all(filled: str, run: Run, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("memory://", "lives in the memory of the proxy"),
-        ("sqlite:///nowhere/x.sqlite3", "there is no such file yet"),
-        ("redis://127.0.0.1:1/0", "the store can't be reached"),
-        ("mysql://x", "no such kind of store"),
+        ("memory://", "lives in the memory of the proxy"), ("sqlite:///nowhere/x.sqlite3", "there is no such file yet"),
+        ("redis://127.0.0.1:1/0", "the store can't be reached"), ("mysql://x", "no such kind of store"),
     ],
-)
+)  # fmt: skip
 def test_a_store_that_is_not_there(
     address: str, reason: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,11 +232,9 @@ def test_backends_without_ids_are_joined_too() -> None:
 
 def test_calls_and_reasoning_of_a_later_attempt_pass() -> None:
     deltas: list[dict[str, Any]] = [
-        {"role": "assistant"},
-        {"reasoning_content": "Hm."},
-        {"content": "So"},
+        {"role": "assistant"}, {"reasoning_content": "Hm."}, {"content": "So"},
         {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f"}}]},
-    ]
+    ]  # fmt: skip
     more = b"".join(frame(chunk(delta, name="two")) for delta in deltas) + ending("tool_calls", name="two") + DONE
     client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
     one_answer(client, HEAD + " So", "tool_calls")
