@@ -7,12 +7,11 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from tests.fakes import FakeModel, LlamaCppFake, Reply, ToolCall, scripted
+from tests.fakes import LlamaCppFake, Reply, ToolCall, scripted
 from tests.proxying import running_proxy
 from tests.sdks import openai_sdk as sdk
 
 MODEL = "fake-model"
-PIXEL = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 WEATHER: Any = {
     "type": "function",
     "name": "weather",
@@ -86,23 +85,6 @@ def test_reasoning_is_shown_as_a_summary_and_may_come_back() -> None:
         given: Any = [{"role": "user", "content": "really?"}, *(item.model_dump() for item in said.output)]
         answer(client, streamed=False, input=[*given, {"role": "user", "content": "sure?"}])
         assert fake.chats()[-1].json["messages"][1]["content"] == "Yes."
-
-
-def test_a_picture_goes_along() -> None:
-    content: Any = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": PIXEL, "detail": "low"}]
-    models = [FakeModel(MODEL, vision=True)]
-    with LlamaCppFake(models, brain=scripted(["A pixel."])) as fake, running_proxy(fake) as proxy:
-        said = answer(sdk(proxy), streamed=False, input=[{"role": "user", "content": content}])
-        assert said.output_text == "A pixel."
-        (message,) = fake.chats()[0].json["messages"]
-        assert message["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}
-
-
-def test_what_can_not_be_done_is_said() -> None:
-    with LlamaCppFake() as fake, running_proxy(fake) as proxy:
-        for wrong in ({"background": True}, {"previous_response_id": "resp_1"}, {"tools": [{"type": "web_search"}]}):
-            with pytest.raises(openai.BadRequestError):
-                sdk(proxy).responses.create(**{"model": MODEL, "input": "hello", **wrong})  # type: ignore[call-overload]
 
 
 def test_a_prompt_is_counted() -> None:

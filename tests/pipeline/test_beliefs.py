@@ -59,18 +59,19 @@ def test_a_backend_that_cuts_and_does_not_tell_its_window_is_found_out_in_two_co
     with OllamaFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake, models=promise) as proxy:
         fake.fail_next(404, {"error": "not found"}, path="/api/ps", times=99)
         get_to_know(proxy)
-        for number, count in enumerate(turns):
+        chats = [[{"role": "user", "content": f"Chat {n}."}, *history(count, 150)[1:]] for n, count in enumerate((*turns, 51))]
+        cuts = []
+        for messages in chats[:2]:
             assert told(proxy)["window"]["trust"] == "user"
-            messages = [{"role": "user", "content": f"Chat {number}."}, *history(count, 150)[1:]]
-            cut = read_stream(proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": True}).content)
+            cuts.append(read_stream(proxy.chat({"model": "m", "messages": messages, "max_tokens": 5, "stream": True}).content))
         assert fake.cuts == 2
-        assert any("cut the beginning" in comment for comment in cut.comments)
+        assert any("cut the beginning" in comment for comment in cuts[-1].comments)
         assert "spillway_silent_cuts_total{" in proxy.client.get("/metrics").text
         window = told(proxy)["window"]
         assert (window["value"], window["trust"], window["origin"]) == (2048, "learned", "silent cut")
         assert "ollama/m has a window of 2048 tokens, learned from silent cut" in caplog.text
-        messages += [{"role": "assistant", "content": cut.text}, {"role": "user", "content": "and now?"}]
-        for asked in (messages, [{"role": "user", "content": "Chat 3."}, *history(51, 150)[1:]]):
+        chats[1] += [{"role": "assistant", "content": cuts[-1].text}, {"role": "user", "content": "and now?"}]
+        for asked in chats[1:]:
             answer = proxy.chat({"model": "m", "messages": asked, "max_tokens": 5})
             assert answer.headers["x-spillway-action"] in ("compacted", "trimmed")
         assert fake.cuts == 2

@@ -7,6 +7,7 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -41,9 +42,9 @@ def flood(backend: RawBackend, call: Call, start: bytes, piece: bytes) -> None:
 
 @contextmanager
 def flooding(start: bytes, piece: bytes, **settings: Any) -> Iterator[tuple[RawBackend, Proxy]]:
-    with raw_backend(lambda backend, call: flood(backend, call, start, piece)) as backend:
-        with running_proxy(backend.setting, **settings) as proxy:
-            yield backend, proxy
+    script = partial(flood, start=start, piece=piece)
+    with raw_backend(script) as backend, running_proxy(backend.setting, **settings) as proxy:
+        yield backend, proxy
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
