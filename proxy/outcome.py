@@ -316,9 +316,9 @@ class Outcome:
         if not (changed and self.counts["sent"] and prompt.tokens_after):
             return 0
         sent = prompt.tokens_after
-        counted = 0 if self.counts["resumed"] else as_count((self.usage or {}).get("prompt_tokens"))
-        without = min(self.tokens_without, max(sent, prompt.window or self.tokens_without))
-        return done.saved_answer + round((without - sent) * (counted or sent) / sent)
+        counted = (0 if self.counts["resumed"] else as_count((self.usage or {}).get("prompt_tokens"))) or sent
+        without = self.tokens_without * counted / sent
+        return done.saved_answer + round(min(without, max(counted, prompt.window or without)) - counted)
 
     def each(self, name: str) -> Iterator[Mapping[str, Any]]:
         """Yield the fields of the events of this name."""

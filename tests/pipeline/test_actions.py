@@ -92,6 +92,7 @@ def test_what_was_done_is_told_alike_everywhere(
         assert (saved == 0) is (action in (*AS_SENT, "moved"))
         if saved:
             assert f"saved={saved} " in line
+            assert saved + answer.json()["usage"]["prompt_tokens"] <= WINDOW
 
 
 @pytest.mark.parametrize(
