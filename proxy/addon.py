@@ -82,7 +82,7 @@ class AddOn(Observer):
     def before_sending(self, job: Job, *, again: bool) -> None:
         """Act on a prompt that is about to be sent; `again`: it is sent again after a refusal."""
 
-    def before_resuming(self, job: Job) -> None:
+    async def before_resuming(self, job: Job) -> None:
         """Act on a prompt from which an answer is about to be continued, in the place where it was begun."""
 
     def after_answer(self, job: Job) -> None:

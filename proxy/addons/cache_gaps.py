@@ -11,6 +11,7 @@ from typing_extensions import override
 from proxy.addon import AddOn
 from proxy.backends.profile import ModelKey
 from proxy.core.jsontext import JsonObject
+from proxy.dialects.chat.request import SLOT
 from proxy.job import Job
 from proxy.tokens.cache import Cache, CacheMemory
 
@@ -33,19 +34,12 @@ class CacheGaps(AddOn):
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Request it, unless the client or a setting decides otherwise, or another conversation's prompt was read last."""
-        self._place(job, beside)
-
-    @override
-    def before_resuming(self, job: Job) -> None:
-        """Request it for the rest of an answer too: a pause may have left out a part of the prompt."""
-        self._place(job, None)
-
-    def _place(self, job: Job, beside: JsonObject | None) -> None:
         if not job.closes_gaps:
             return
-        prompt = job.prompt
+        prompt, chooses = job.prompt, not job.route.known.has_places
         scope, before, same_bytes = self._newest.get(job.key) or ("", frozenset(), False)
-        prompt.fields.pop(_REUSE, None)
+        for name in (_REUSE, SLOT)[: 1 + chooses]:
+            prompt.fields.pop(name, None)
         now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
         self._newest.put(job.key, (job.scope, now, prompt.untouched), 96 * len(now))
         if beside is not None:
@@ -53,5 +47,21 @@ class CacheGaps(AddOn):
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
         # A client's prompt that only grew has no gap, so it can still be forwarded byte for byte.
         gap = before - now or not (same_bytes and prompt.untouched)
-        if same and gap and _REUSE not in prompt.request.body:
-            prompt.fields[_REUSE] = _RUN
+        if not (same and gap) or _REUSE in prompt.request.body:
+            return
+        prompt.fields[_REUSE] = _RUN
+        if chooses and SLOT not in prompt.request.body and (slot := await _read_last(job)) is not None:
+            prompt.fields[SLOT] = slot
+
+    @override
+    async def before_resuming(self, job: Job) -> None:
+        """Request it for the rest of an answer too: a pause may have left out a part of the prompt."""
+        await self.place(job)
+
+
+# Of several slots, the server's default, it chooses one whose prompt begins alike for at least a tenth, else the one that was idle
+# longest: then four of five compactions were read whole (window of 2,048, four slots).
+async def _read_last(job: Job) -> int | None:
+    """Return the number of the slot with the newest task; None if there is only one, or if they cannot be read."""
+    slots = await job.route.prober.runner.run(job.known_backend.slots(job.route.model))
+    return max(range(len(slots)), key=lambda number: slots[number].task) if len(slots) > 1 else None

@@ -151,7 +151,7 @@ class Attempts:
             UpstreamRefused: it refuses, and no other request would change that.
         """
         for addon in self.addons.at(AddOn.before_resuming):
-            addon.before_resuming(job)
+            await addon.before_resuming(job)
         # Frames of a resumed answer are rewritten anyway, so usage in each of them costs nothing.
         counts = job.known_backend.ask_running_counts
         body, streamed = going_on(job.prompt.body(), request.messages, request.fields, counts), job.streams

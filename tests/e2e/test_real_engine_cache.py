@@ -53,15 +53,23 @@ def test_behind_a_gap_nothing_is_read_again_in_one_conversation(
     assert read < 8 if closed else read > KEPT
 
 
-def test_a_compaction_has_its_summary_read_and_the_newest_message(walk_engine: Engine, spillway: StartSpillway) -> None:
+@pytest.fixture(params=[1, 4])
+def slots_engine(request: pytest.FixtureRequest, engine: StartEngine) -> Engine:
+    """One slot, or four that share a window, which is the server's default."""
+    return engine(ModelSpec(mode="walk"), parallel=request.param, unified=request.param > 1)
+
+
+def test_a_compaction_has_its_summary_read_and_the_newest_message(
+    slots_engine: Engine, spillway: StartSpillway
+) -> None:
     """Nothing of what is kept: neither the beginning nor the newest turns, because the summary follows them."""
-    proxy = spillway([walk_engine.url], strategy="mask", recall="off")
+    proxy = spillway([slots_engine.url], strategy="mask", recall="off")
     talk: list[dict[str, Any]] = []
     compactions = list[tuple[int, int]]()
     for turn in range(48):
-        said = " ".join(walk_engine.words[turn * 11 : turn * 11 + 40])
+        said = " ".join(slots_engine.words[turn * 11 : turn * 11 + 40])
         talk.append({"role": "user", "content": f"{turn}: I like {said}."})
-        answer = proxy.chat(talk, model=walk_engine.model, max_tokens=40)
+        answer = proxy.chat(talk, model=slots_engine.model, max_tokens=40)
         talk.append({"role": "assistant", "content": answer.text})
         assert answer.usage is not None
         if answer.action == "compacted":
@@ -71,27 +79,27 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(walk_engine: E
 
 
 @pytest.mark.parametrize("compactions", [0, 1])
-def test_at_a_pause_nothing_is_read(walk_engine: Engine, spillway: StartSpillway, compactions: int) -> None:
+def test_at_a_pause_nothing_is_read(slots_engine: Engine, spillway: StartSpillway, compactions: int) -> None:
     """The oldest turns go without a note, so the answer goes on at once, also after earlier compactions."""
-    with tapped(walk_engine.url) as tap:
+    with tapped(slots_engine.url) as tap:
         proxy = spillway([tap.url], strategy="mask", recall="off")
         talk: list[dict[str, Any]] = []
         turn = size = 0
         while compactions > 0 or size < 1300:
-            said = " ".join(walk_engine.words[turn * 11 : turn * 11 + 40])
+            said = " ".join(slots_engine.words[turn * 11 : turn * 11 + 40])
             answer = proxy.chat([*talk, user(f"{turn}: I like {said}.")], model="walk", max_tokens=40)
             talk += [user(f"{turn}: I like {said}."), {"role": "assistant", "content": answer.text}]
             assert answer.usage is not None
             turn, size = turn + 1, answer.usage["prompt_tokens"]
             compactions -= answer.action == "compacted"
-        last = walk_engine.words[5]
+        last = slots_engine.words[5]
         asked = len(tap.chats())
         answer = proxy.chat([*talk, after(last)], model="walk", max_tokens=900, stream=True)
         tap.wait_for(asked + 1)
         resumed = tap.chats()[-1]
         talk += [after(last), {"role": "assistant", "content": answer.text}, after(last)]
         again = proxy.chat(talk, model="walk", max_tokens=8)
-    assert answer.text == spoken(walk_engine.words, last, 900)
+    assert answer.text == spoken(slots_engine.words, last, 900)
     timings = [json.loads(line[6:])["timings"] for line in resumed.answered.split(b"\n") if b'"timings"' in line]
     assert timings[-1]["prompt_n"] < 8 < timings[-1]["cache_n"], "only the end of the answer so far"
     assert again.action == "compacted"
