@@ -187,8 +187,7 @@ class SlotKeeper(AddOn):
                 await self._store.put_document(_OWNER, engine.name, engine.files)
                 if free := await self._free(engine, engine.route):
                     slot = min(free, key=lambda each: (each.stem != "", each.used))
-                    await self._save(engine, slot)
-                    await self._empty_surplus(engine, slot)
+                    await self._save_within_bounds(engine, slot)
 
     def _vacate(self, job: Job, engine: _Engine) -> None:
         """Free the slot of a job, and save it once it has been quiet."""
@@ -215,8 +214,7 @@ class SlotKeeper(AddOn):
             busy = any(each.taken for each in engine.slots)
         async with engine.lock:
             if slot.used == used and slot in (await self._free(engine, engine.route) or ()):
-                await self._save(engine, slot)
-                await self._empty_surplus(engine, slot)
+                await self._save_within_bounds(engine, slot)
 
     # -- the methods below need the engine's lock
 
@@ -247,8 +245,7 @@ class SlotKeeper(AddOn):
         opening = 0 if name or not keys else _opening_of(job)
         # Where the server clears idle slots, prefer the fullest: only for a slot that is not empty does it look into its memory.
         slot = min(free, key=lambda at: (-at.tokens * engine.clears, not opening or at.opening != opening, at.used))
-        await self._save(engine, slot)
-        await self._empty_surplus(engine, slot, stays=False)
+        await self._save_within_bounds(engine, slot, stays=False)
         if name not in engine.files or engine.restore_pace >= engine.read_pace:
             return slot
         done = await engine.act("restore", slot, name)
@@ -276,8 +273,9 @@ class SlotKeeper(AddOn):
             _log.warning("a slot of %s can't be saved: see its log, and the room in --slot-save-path", engine.name)
         await self._store.put_document(_OWNER, engine.name, engine.files)
 
-    async def _empty_surplus(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
-        """Overwrite surplus files with a slot, which is erased for this; if its content stays, restore it afterwards."""
+    async def _save_within_bounds(self, engine: _Engine, slot: _Slot, *, stays: bool = True) -> None:
+        """Save a slot, and overwrite surplus files with it, for which it is erased; if its content stays, restore it afterwards."""
+        await self._save(engine, slot)
         while engine.sweeps and not stays and await engine.act("restore", slot, name := engine.spare()) is not None:
             engine.files[name] = {"stem": "", "checkpoint": "", "bytes": 0}
         engine.sweeps &= stays

@@ -147,10 +147,7 @@ class StreamSession:
             outlet.withhold(call=True)
         if piece.finish not in (None, "length") and not attempt.searching and self.answer.mark is not None:
             outlet.release()
-        if outlet.piece(piece):
-            return None
-        attempt.restart()
-        return self._pause("restarted")
+        return None if outlet.piece(piece) else self._pause("restarted")
 
     def _outside_answer(self, piece: Piece) -> events.Stop | None:
         """Take in a piece outside the answer: an end mark, a comment, or anything after an error."""
@@ -219,7 +216,7 @@ class StreamSession:
         answer, attempt = self.answer, self.answer.attempt
         if word := self._outlet.take_back():
             gap, self._cut = margin(word), "" if attempt.withheld else word
-        if not self._outlet.flush():
+        if not self._outlet.flush() or reason == "restarted":
             attempt.restart()
         attempt.restarted |= self.watch.only_copied(attempt)
         last = reason in events.LAST or (attempt.restarted and not self.watch.may_resume(answer))
@@ -311,7 +308,6 @@ class StreamSession:
         if outlet.rewriting and not attempt.errored:
             ended = attempt.finish == "stop" or (marked and attempt.finish is None)
             if not outlet.flush() or (outlet.more_expected and ended and not attempt.spoke):
-                attempt.restart()
                 return self._pause("restarted")
         waits = outlet.held is not None or outlet.rewriting or supplied
         if attempt.finish == "length" and waits and self.watch.is_full(answer):
