@@ -121,9 +121,7 @@ def filled(tokens: int) -> dict[str, Any]:
 
 def test_a_prompt_of_one_token_less_than_the_window_is_answered_with_one_token() -> None:
     answer = generate(filled(WINDOW - 1))
-    assert answer.prompt == WINDOW - 1
-    assert len(answer.tokens) == 1
-    assert answer.finish_reason == "length"
+    assert (answer.prompt, len(answer.tokens), answer.finish_reason) == (WINDOW - 1, 1, "length")
 
 
 def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
@@ -145,8 +143,7 @@ def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() 
 )
 def test_the_clients_bound_is_kept(limits: dict[str, Any], expected: int) -> None:
     answer = generate(body("hello", **limits))
-    assert len(answer.tokens) == expected
-    assert answer.finish_reason == "length"
+    assert (len(answer.tokens), answer.finish_reason) == (expected, "length")
 
 
 @given(st.integers(1, 400))

@@ -67,12 +67,10 @@ def test_a_conversation_is_one_row_whose_bar_fills_its_window(proxy: Proxy) -> N
     for number in (1, 2, 3):
         proxy.chat({"messages": turns(number), "stream": number == 2})
     (row,) = rows(proxy)
-    assert row["turns"] == 3
-    assert row["messages"] == 6
+    assert (row["turns"], row["messages"]) == (3, 6)
     assert row["title"].startswith("Which port is it? 0 word")
     assert (row["state"], row["stoppable"], row["client"]) == ("idle", False, "python-httpx")
-    assert row["trigger"] == 560
-    assert row["pause"] == 630
+    assert (row["trigger"], row["pause"]) == (560, 630)
     assert sum(row["bar"].values()) == row["window"] == 700
     assert row["bar"]["system"] > 0
     assert row["bar"]["tail"] > 3 * 60
@@ -140,8 +138,7 @@ def test_a_viewer_is_told_what_happens_from_a_snapshot_on(proxy: Proxy) -> None:
     with viewing(proxy) as seen:
         snapshot = seen.until("snapshot")
         assert [row["turns"] for row in snapshot["conversations"]] == [1]
-        assert len(snapshot["outcomes"]) == 1
-        assert snapshot["session"]["role"] == "open"
+        assert (len(snapshot["outcomes"]), snapshot["session"]["role"]) == (1, "open")
         proxy.chat({"messages": turns(2), "stream": True})
         row = seen.until("conversation", lambda row: row["turns"] == 2 and row["state"] == "idle")
         seen.until("outcome")

@@ -138,14 +138,18 @@ def test_what_was_said_is_shown_to_no_admin_who_may_not() -> None:
 
 
 @contextmanager
-def asking(proxy: Proxy, headers: dict[str, str] | None = None, *, stream: bool = True) -> Iterator[list[Any]]:
+def asking(
+    proxy: Proxy, headers: dict[str, str] | None = None, *, path: str = "/v1/chat/completions", **fields: Any
+) -> Iterator[list[Any]]:
     """A client that asks while something else is done; in the end the list holds its answer."""
     got: list[Any] = []
-    body = {"model": "m", "messages": [{"role": "user", "content": "Count."}], "stream": stream, "max_tokens": 900}
+    named = "input" if path == "/v1/responses" else "messages"
+    bound: dict[str, Any] = {"store": False} if named == "input" else {"max_tokens": 900}
+    body = {"model": "m", named: [{"role": "user", "content": "Count."}], "stream": True, **bound, **fields}
 
     def ask() -> None:
         with httpx.Client(base_url=proxy.url, timeout=30, trust_env=False) as client:
-            got.append(client.post("/v1/chat/completions", json=body, headers=headers))
+            got.append(client.post(path, json=body, headers=headers))
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -182,22 +186,10 @@ def test_a_stopped_stream_ends_in_good_order_with_what_was_said(caplog: pytest.L
 def test_a_stopped_stream_of_another_dialect_ends_as_that_has_it(path: str) -> None:
     gate = Gate(at=20)
     with LlamaCppFake(brain=walk(), gate=gate) as fake, running_proxy(fake) as proxy:
-        got: list[Any] = []
-        named = "input" if path == "/v1/responses" else "messages"
-        body = {"model": "m", named: [{"role": "user", "content": "Count."}], "stream": True}
-        body |= {"store": False} if named == "input" else {"max_tokens": 900}
-
-        def ask() -> None:
-            got.append(proxy.client.post(path, json=body))
-
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        gate.wait_reached(20)
-        with httpx.Client(base_url=proxy.url, timeout=30, trust_env=False) as other:
-            (row,) = other.get("/spillway/conversations").json()["conversations"]
-            wait_until(lambda: other.get("/spillway/conversations").json()["conversations"][0]["answer"] > 0)
-            assert other.post(f"/spillway/requests/{row['request']}/stop").status_code == 200
-        thread.join(20)
+        with asking(proxy, path=path) as got:
+            gate.wait_reached(20)
+            wait_until(lambda: proxy.client.get("/spillway/conversations").json()["conversations"][0]["answer"] > 0)
+            assert stop(proxy).status_code == 200
         ends = {"/v1/messages": "event: message_stop", "/v1/responses": "event: response.completed", "/api/chat": '"done":true'}
         assert ends[path] in got[0].text
         assert "w9 w10" in "".join(re.findall(r'"(?:text|delta|content)":"([^"]*)"', got[0].text))
@@ -226,20 +218,11 @@ def test_an_answer_is_stopped_while_its_window_is_made_room_in() -> None:
         asked = [{"role": "user", "content": f"{number} " + "word " * 60} for number in range(6)]
         told = [{"role": "assistant", "content": "Noted, and what else is there to be said about it?"}] * 6
         messages = [each for pair in zip(asked, told, strict=True) for each in pair][:-1]
-        got: list[Any] = []
-        body = {"model": "m", "messages": messages, "stream": True}
-
-        def ask() -> None:
-            got.append(proxy.chat(body))
-
-        thread = threading.Thread(target=ask, daemon=True)
-        thread.start()
-        held.wait_reached(20)
-        with httpx.Client(base_url=proxy.url, timeout=30, trust_env=False) as other:
-            (row,) = other.get("/spillway/conversations").json()["conversations"]
+        with asking(proxy, messages=messages) as got:
+            held.wait_reached(20)
+            (row,) = proxy.client.get("/spillway/conversations").json()["conversations"]
             assert row["state"] in ("paused", "compacting")
-            assert other.post(f"/spillway/requests/{row['request']}/stop").status_code == 200
-        thread.join(20)
+            assert stop(proxy).status_code == 200
         said = read_stream(got[0].content)
         assert said.text.startswith("w1 w2 w3")
         assert (said.finishes, said.done, said.errors) == (["stop"], 1, [])

@@ -210,8 +210,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 def test_a_browser_gets_the_page_and_a_program_what_the_backend_has_there(guarded: Proxy, fake: LlamaCppFake) -> None:
     shown = guarded.client.get("/", headers=BROWSER)
-    assert shown.status_code == 200
-    assert shown.headers["content-type"] == "text/html; charset=utf-8"
+    assert (shown.status_code, shown.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert shown.headers["content-security-policy"] == (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -176,8 +176,7 @@ def test_a_websocket_is_refused_so_that_clients_go_on_over_http(path: str) -> No
     with GenericFake() as fake, running_proxy(fake) as proxy, connected(proxy.url) as client:
         client.send(asked.encode())
         response, body = client.answer("GET")
-        assert response.status == 426
-        assert response.headers["upgrade"] == "HTTP/1.1"
+        assert (response.status, response.headers["upgrade"]) == (426, "HTTP/1.1")
         assert json.loads(body)["error"]["code"] == "websocket_not_supported"
         assert 'set_default_openai_responses_transport("http")' in json.loads(body)["error"]["message"]
         assert [request for request in fake.requests if request.path == path] == []

@@ -68,8 +68,7 @@ def test_anthropics_clients_get_their_list() -> None:
             listed = list(client.models.list(limit=2))
             assert [each.id for each in listed] == [f"m{number}" for number in range(5)]
             assert [each.max_input_tokens for each in listed] == [16384] * 5
-            assert listed[0].type == "model"
-            assert listed[0].max_tokens == 4096
+            assert (listed[0].type, listed[0].max_tokens) == ("model", 4096)
             assert listed[0].capabilities is not None
             beta = client.beta.models.retrieve("m1").capabilities
             assert beta is not None

@@ -82,8 +82,7 @@ async def test_a_heartbeat_that_waits_for_the_client_never_comes_after_the_end(c
         await client.end()
         await turns()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert wire.ends == 1
-    assert wire.sent[-2:] == [BEAT, b""]
+    assert (wire.ends, wire.sent[-2:]) == (1, [BEAT, b""])
 
 
 @pytest.mark.anyio

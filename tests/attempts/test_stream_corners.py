@@ -140,8 +140,7 @@ def test_an_answer_in_one_piece_is_not_shown_as_an_error_inside_the_open_stream(
 
     with raw_backend(slow) as backend, running_proxy(backend.setting, models=MODELS, grace=0.01) as proxy:
         seen = read_stream(proxy.chat({"model": "m", "stream": True, "messages": GO}).content)
-        assert seen.errors == []
-        assert seen.text == "Hello."
+        assert (seen.errors, seen.text) == ([], "Hello.")
 
 
 def between_tags(question: Question) -> Reply:

@@ -49,8 +49,7 @@ def test_usage_is_told_if_it_was_asked_for() -> None:
     body = whole(choice({"role": "assistant", "content": "Hi."}))
     client = streamed(body, stream_options={"include_usage": True})
     one_answer(client, "Hi.")
-    assert client.usages == [USAGE]
-    assert client.chunks[-1]["choices"] == []
+    assert (client.usages, client.chunks[-1]["choices"]) == ([USAGE], [])
 
 
 def test_reasoning_and_calls() -> None:

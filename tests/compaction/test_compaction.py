@@ -90,8 +90,7 @@ def test_a_rewrite_inside_a_batch_covers_the_whole_batch() -> None:
 def test_the_summary_stands_between_the_first_question_and_the_tail() -> None:
     messages = chat(8)
     done, asked = run(reduction_of(messages, total(messages) * 0.5))
-    assert done.kind == "compacted"
-    assert done.rungs == ("summarise",)
+    assert (done.kind, done.rungs) == ("compacted", ("summarise",))
     assert done.messages[0] is messages[0]
     block = done.messages[1]
     assert block["role"] == "assistant"
@@ -148,8 +147,7 @@ def test_a_failed_summary_is_asked_for_once_more_and_then_made_by_code() -> None
     messages = chat(8)
     done, asked = run(reduction_of(messages, total(messages) * 0.5), ["", ""])
     assert [ask.append for ask in asked] == [True, False]
-    assert done.rungs == ("extract",)
-    assert done.kind == "compacted"
+    assert (done.rungs, done.kind) == (("extract",), "compacted")
     text = text_of(done.messages[1])
     assert marks.QUOTES in text
     assert "Question" in text

@@ -38,8 +38,7 @@ def refusal(config: Path | None = None, **overrides: Any) -> str:
 
 def test_without_any_setting_it_is_a_private_proxy() -> None:
     settings = load_settings()
-    assert settings.host == "127.0.0.1"
-    assert settings.backends == ()
+    assert (settings.host, settings.backends) == ("127.0.0.1", ())
     assert (settings.target, settings.trigger, settings.pause) == (0.5, 0.8, 0.9)
 
 
@@ -136,8 +135,7 @@ def test_what_kubernetes_injects_is_left_alone(service: str, monkeypatch: pytest
 
 def test_keys_are_trimmed_and_not_shown() -> None:
     settings = load_settings(api_keys=[" s3cret\n"], backends=[{"url": "http://a", "api_key": "s4cret\n"}])
-    assert settings.api_keys == ("s3cret",)
-    assert settings.backends[0].api_key == "s4cret"
+    assert (settings.api_keys, settings.backends[0].api_key) == (("s3cret",), "s4cret")
     assert "cret" not in repr(settings)
 
 

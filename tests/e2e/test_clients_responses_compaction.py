@@ -190,6 +190,5 @@ def test_a_stored_conversation_goes_on_from_its_compaction(streamed: bool) -> No
 def test_a_history_beyond_the_window_is_answered_whatever_is_said_of_truncation(streamed: bool, truncation: str | None) -> None:
     with talking(window=2048) as (fake, proxy):
         said, _ = ask(sdk(proxy), turns(20), streamed=streamed, truncation=truncation)
-        assert said.output_text == "Noted, and thank you."
-        assert said.truncation == (truncation or "disabled")
+        assert (said.output_text, said.truncation) == ("Noted, and thank you.", truncation or "disabled")
         assert fake.overflows == 0

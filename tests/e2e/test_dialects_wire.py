@@ -36,8 +36,7 @@ def test_a_backend_gets_the_clients_key_where_it_looks_and_nothing_of_another_ap
         chat = fake.chats()[0]
         assert chat.query == ""
         got = dict(chat.headers)
-        assert got["authorization"] == f"Bearer {KEY}"
-        assert got["x-request-source"] == "test"
+        assert (got["authorization"], got["x-request-source"]) == (f"Bearer {KEY}", "test")
         assert not [each for each in got if each.startswith("anthropic-") or each == "x-api-key"]
 
 

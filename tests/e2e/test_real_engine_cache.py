@@ -59,9 +59,7 @@ def slots_engine(request: pytest.FixtureRequest, engine: StartEngine) -> Engine:
     return engine(ModelSpec(mode="walk"), parallel=request.param, unified=request.param > 1)
 
 
-def test_a_compaction_has_its_summary_read_and_the_newest_message(
-    slots_engine: Engine, spillway: StartSpillway
-) -> None:
+def test_a_compaction_has_its_summary_read_and_the_newest_message(slots_engine: Engine, spillway: StartSpillway) -> None:
     """Nothing of what is kept: neither the beginning nor the newest turns, because the summary follows them."""
     proxy = spillway([slots_engine.url], strategy="mask", recall="off")
     talk: list[dict[str, Any]] = []

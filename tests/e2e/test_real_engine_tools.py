@@ -82,8 +82,7 @@ class Client:
             for number in range(self.rounds):
                 message = self._ask(client, history, stream=streamed[number % len(streamed)])
                 (made,) = message.tool_calls
-                assert made.function.name == "fetch"
-                assert made.type == "function"
+                assert (made.function.name, made.type) == ("fetch", "function")
                 assert json.loads(made.function.arguments) == arguments(number + 1)
                 self.ids.append(made.id)
                 kept = message.model_dump(include={"role", "content"})

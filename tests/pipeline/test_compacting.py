@@ -56,8 +56,7 @@ def test_a_long_chat_never_overflows_and_is_not_summarised_on_each_turn(kind: st
         assert (fake.overflows, fake.cuts, fake.invalid_histories) == (0, 0, [])
         # The system prompt and the newest user message reach the backend as they are.
         last = fake.chats()[-1].json["messages"]
-        assert last[0] == messages[0]
-        assert last[-1] == messages[-2]
+        assert (last[0], last[-1]) == (messages[0], messages[-2])
 
 
 def test_the_prefix_stays_put_between_compactions() -> None:
@@ -172,8 +171,7 @@ def test_a_refusal_teaches_the_window_and_is_answered(kind: str, stream: bool) -
 def test_an_unknown_window_is_forwarded_and_told() -> None:
     with FAKES["generic"]([FakeModel("m", 4096)], qa()) as fake, running_proxy(fake) as proxy:
         answer = proxy.chat({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-        assert answer.status_code == 200
-        assert answer.headers["x-spillway-action"] == "forwarded"
+        assert (answer.status_code, answer.headers["x-spillway-action"]) == (200, "forwarded")
         assert "x-spillway-window" not in answer.headers
         told = proxy.client.get("/spillway/models").json()["backends"][0]["models"]["m"]
         assert told["window"] is None
@@ -190,8 +188,7 @@ def test_a_history_of_many_windows_on_its_first_turn_is_summarised_in_pieces() -
         messages.append({"role": "user", "content": "What is the code of item3?"})
         assert fake.count({"model": "m", "messages": messages}) > 180_000
         answer = proxy.chat({"model": "m", "messages": messages, "max_tokens": 50})
-        assert answer.status_code == 200
-        assert answer.headers["x-spillway-action"] == "compacted"
+        assert (answer.status_code, answer.headers["x-spillway-action"]) == (200, "compacted")
         assert (fake.overflows, fake.invalid_histories) == (0, [])
 
 

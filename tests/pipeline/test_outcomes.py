@@ -3,47 +3,19 @@
 import json
 import logging
 import re
-import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from proxy.core.settings import BackendSetting
 from tests.fakes import Brain, FakeModel, LlamaCppFake, Question, Reply, scripted, summariser, walk, words
 from tests.fakes.brains import asks_summary
 from tests.proxying import Proxy, metric, read_stream, running_proxy
+from tests.rawbackend import SSE, Call, RawBackend, answering, raw_backend
 
 USER = {"role": "user", "content": "hi"}
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A backend that does this with every connection of a chat, and answers nothing else."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def accept() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            first = connection.recv(4, socket.MSG_PEEK)
-            if first == b"POST":
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-            else:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 404 No\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-                connection.close()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-    finally:
-        server.close()
 
 
 def until(done: Callable[[], bool]) -> None:
@@ -206,26 +178,20 @@ def test_a_stream_that_breaks_is_no_success(broken: list[bytes], caplog: pytest.
 def test_who_hangs_up_at_the_end_mark_has_got_everything() -> None:
     """Clients do, and the backend may take its time to end the body."""
     ended = threading.Event()
+    chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
 
-    def serve(connection: socket.socket) -> None:
-        request = b""
-        while b"\r\n\r\n" not in request:
-            request += connection.recv(65536)
-        chunk = b'data: {"id":"1","choices":[{"index":0,"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\n'
-        connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n" + chunk + b"data: [DONE]\n\n")
-        ended.wait(20)
-        connection.close()
+    def script(_: RawBackend, call: Call) -> None:
+        call.send(SSE + chunk + b"data: [DONE]\n\n" if call.path.endswith("/completions") else answering({}, "404 No"))
+        ended.wait(20 if call.path.endswith("/completions") else 0)
 
-    with listening(serve) as url:
-        backend = BackendSetting(url=url, name="slow", kind="generic")
-        with running_proxy(backend) as proxy:
-            with proxy.client.stream("POST", "/v1/chat/completions", json={**ONE, "stream": True}) as answer:
-                for line in answer.iter_lines():
-                    if line == "data: [DONE]":
-                        break
-            until(lambda: sum(requests_by_status(proxy).values()) >= 1)
-            assert requests_by_status(proxy) == {"200": 1}
-            ended.set()
+    with raw_backend(script) as backend, running_proxy(backend.setting) as proxy:
+        with proxy.client.stream("POST", "/v1/chat/completions", json={**ONE, "model": "m", "stream": True}) as answer:
+            for line in answer.iter_lines():
+                if line == "data: [DONE]":
+                    break
+        until(lambda: sum(requests_by_status(proxy).values()) >= 1)
+        assert requests_by_status(proxy) == {"200": 1}
+        ended.set()
 
 
 def test_what_is_passed_on_or_turned_away_has_an_outcome_too() -> None:

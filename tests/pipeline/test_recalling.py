@@ -166,8 +166,7 @@ def test_a_tool_loop_sees_the_same_block_on_every_step() -> None:
             ]
         sent = prompts(fake)
         assert RECALLED in text_of(sent[0][-1])
-        assert sent[1][: len(sent[0])] == sent[0]
-        assert sent[2][: len(sent[1])] == sent[1]
+        assert (sent[1][: len(sent[0])], sent[2][: len(sent[1])]) == (sent[0], sent[1])
 
 
 def test_a_block_that_would_make_room_for_one_step_only_stays_until_the_prompt_is_shortened() -> None:

@@ -117,8 +117,7 @@ def test_no_text_is_too_odd(text: str) -> None:
 
 def test_a_short_message_is_one_passage() -> None:
     said = passages_of({"role": "user", "content": "  The key is under the mat.  ", "day": "2024-01-02"})
-    assert said.spans == ((2, 27),)
-    assert said.places["mat"] == ((0, 1),)
+    assert (said.spans, said.places["mat"]) == (((2, 27),), ((0, 1),))
     assert said.day == date(2024, 1, 2)
 
 

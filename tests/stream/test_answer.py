@@ -56,8 +56,7 @@ def test_text_reasoning_and_calls_are_kept_apart() -> None:
     )
     assert (made.text, made.reasoning) == ("Yes", "Hm.So.")
     assert made.attempt.calling
-    assert made.attempt.finish == "tool_calls"
-    assert made.attempt.completion_tokens == 4
+    assert (made.attempt.finish, made.attempt.completion_tokens) == ("tool_calls", 4)
     assert made.has_output
 
 

@@ -143,8 +143,7 @@ def test_the_end_of_an_answer_does_not_wait_for_the_connection_to_close() -> Non
     body = stream(words(TEXT), more=usage(100, 20))
     out = sent(fed(of, ChunkReceived(body)))
     client = read(out)
-    assert client.finishes == ["stop"]
-    assert client.done == 1
+    assert (client.finishes, client.done) == (["stop"], 1)
 
 
 def test_of_several_choices_the_end_of_one_does_not_hold_up_the_others() -> None:
@@ -165,8 +164,7 @@ def test_usage_is_shown_although_the_last_attempt_was_left() -> None:
     out = commands(of, stream(words(TEXT * 3), more=usage(100, 20)))
     out += fed(of, ResumeFailed())
     client = read(sent(out))
-    assert client.finishes == ["length"]
-    assert len(client.usages) == 1
+    assert (client.finishes, len(client.usages)) == (["length"], 1)
 
 
 @pytest.mark.parametrize("index", [[0], {"a": 1}])

@@ -156,16 +156,14 @@ def test_running_counts_of_the_backend_are_believed() -> None:
     first = chunk({"content": "aa"}, usage={"prompt_tokens": 110, "completion_tokens": 1})
     second = chunk({"content": "bb"}, timings={"cache_n": 100, "prompt_n": 10, "predicted_n": 10})
     assert commands(of, opening() + frame(first) + frame(second) + said(" on"))[-1] == Pause("pause point")
-    assert of.answer.attempt.prompt_tokens == 110
-    assert of.answer.completion_tokens == 10
+    assert (of.answer.attempt.prompt_tokens, of.answer.completion_tokens) == (110, 10)
 
 
 def test_zeros_are_no_report() -> None:
     of = session(CLOSE)
     zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     commands(of, opening() + frame(chunk({"content": "a"}, usage=zero)) * 5)
-    assert of.answer.attempt.prompt_tokens == 100
-    assert of.answer.completion_tokens == 5
+    assert (of.answer.attempt.prompt_tokens, of.answer.completion_tokens) == (100, 5)
     assert of.answer.attempt.usage is None
 
 
@@ -200,8 +198,7 @@ def test_the_client_sees_one_answer(sizes: list[int]) -> None:
     client = read(conversation(of, stream(words(TEXT)), Attempt(more), sizes=sizes))
     one_answer(client, TEXT)
     assert client.usages == []
-    assert of.answer.text == TEXT
-    assert len(of.answer.attempts) == 2
+    assert (of.answer.text, len(of.answer.attempts)) == (TEXT, 2)
 
 
 def test_usage_is_summed_for_a_client_that_wants_it() -> None:
@@ -226,8 +223,7 @@ def test_backends_without_ids_are_joined_too() -> None:
     first = b"".join(map(nameless, words(TEXT)))
     out = conversation(session(CLOSE), first + end, Attempt(b"".join(map(nameless, words(REST))) + end))
     client = read(out)
-    assert client.text == TEXT
-    assert client.finishes == ["stop"]
+    assert (client.text, client.finishes) == (TEXT, ["stop"])
 
 
 def test_calls_and_reasoning_of_a_later_attempt_pass() -> None:
@@ -368,8 +364,7 @@ def test_a_notice_before_the_answer_gives_it_its_identity() -> None:
     body = stream(words(TEXT), more=usage(50, 25))
     client = read(head + sent(commands(of, body)))
     one_answer(client, TEXT)
-    assert client.ids == {"own"}
-    assert len(client.usages) == 1
+    assert (client.ids, len(client.usages)) == ({"own"}, 1)
     assert {c["model"] for c in client.chunks} == {"asked"}
 
 
@@ -380,8 +375,7 @@ def test_it_keeps_its_other_fields_and_choices() -> None:
     both = chunk({"role": "assistant", "content": "a"}, "stop", provider="P")
     both["choices"].append(second)
     client = read(sent(commands(of, frame(both) + DONE)))
-    assert client.chunks[0]["provider"] == "P"
-    assert client.finishes == ["stop", "stop"]
+    assert (client.chunks[0]["provider"], client.finishes) == ("P", ["stop", "stop"])
     assert client.chunks[0]["choices"][0]["delta"] == {"content": "a"}
     assert client.chunks[0]["choices"][1] == second
 
@@ -450,9 +444,7 @@ def test_an_error_in_a_later_attempt_ends_the_answer_once() -> None:
     bad = chunk({"content": ""}, "error", name="two", error={"code": 502, "message": "gone"}, event={"type": "execute"})
     more = opening(name="two") + b"".join(said(w, name="two") for w in words(REST)) + frame(bad) + DONE
     client = read(conversation(session(CLOSE), stream(words(TEXT)), Attempt(more)))
-    assert client.text == TEXT
-    assert client.errors == [{"code": 502, "message": "gone"}]
-    assert client.done == 1
+    assert (client.text, client.errors, client.done) == (TEXT, [{"code": 502, "message": "gone"}], 1)
     assert client.chunks[-1]["id"] == "one"
     assert "event" not in client.chunks[-1]
 
@@ -491,8 +483,7 @@ def test_an_empty_stream_near_the_window_is_a_refused_prompt() -> None:
     out = commands(session(watch, prompt=190), b"")
     assert isinstance(out[0], Retry)
     client = read(conversation(session(watch, prompt=190), opening()))
-    assert len(client.errors) == 1
-    assert client.done == 1
+    assert (len(client.errors), client.done) == (1, 1)
     assert read(relayed(watch, b"")).errors[0]["type"] == "upstream_error"
 
 
@@ -575,9 +566,7 @@ def test_a_connection_that_breaks_leaves_an_error_and_no_torn_frame() -> None:
     of = session()
     out = [*fed(of, ChunkReceived(opening() + said("a") + b'data: {"cho')), *fed(of, CutOff("gone"))]
     client = read(sent(out))
-    assert client.text == "a"
-    assert client.errors[0]["message"] == "gone"
-    assert client.done == 1
+    assert (client.text, client.errors[0]["message"], client.done) == ("a", "gone", 1)
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
@@ -592,8 +581,7 @@ def test_a_failure_while_paused_is_told() -> None:
     out = commands(of, stream(words(TEXT)))
     out += fed(of, CutOff("The summary took too long."))
     client = read(sent(out))
-    assert client.text == HEAD
-    assert client.errors[0]["message"] == "The summary took too long."
+    assert (client.text, client.errors[0]["message"]) == (HEAD, "The summary took too long.")
 
 
 def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None:
@@ -603,8 +591,7 @@ def test_a_failure_in_a_later_attempt_loses_no_word_that_was_held_back() -> None
     out += fed(of, ChunkReceived(opening(name="two") + said(TEXT[:8], name="two")))
     out += fed(of, CutOff("gone"))
     client = read(sent(out))
-    assert client.text == HEAD + " " + TEXT[:8]
-    assert client.done == 1
+    assert (client.text, client.done) == (HEAD + " " + TEXT[:8], 1)
 
 
 # -- what only Spillway may say

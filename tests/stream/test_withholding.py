@@ -74,8 +74,7 @@ def test_a_call_that_does_not_fit_is_asked_for_again() -> None:
     of = session(WATCH)
     out = commands(of, opening() + said("Well.") + half)
     assert out[-1] == Pause("pause point")
-    assert of.answer.text == "Well."
-    assert of.answer.calls == []
+    assert (of.answer.text, of.answer.calls) == ("Well.", [])
     out += fed(of, Reopened(40))
     out += commands(of, again)
     client = read(sent(out))
