@@ -48,6 +48,14 @@ def tool(number: int, text: str) -> Message:
     return {"role": "tool", "tool_call_id": f"call_{number}", "content": text}
 
 
+def function(name: str, description: str = "", required: Sequence[str] = (), **types: str) -> dict[str, Any]:
+    """A tool as it is offered; the types of its parameters by name."""
+    parameters: dict[str, Any] = {"type": "object", "properties": {field: {"type": of} for field, of in types.items()}}
+    parameters |= {"required": [*required]} if required else {}
+    about = {"description": description} if description else {}
+    return {"type": "function", "function": {"name": name, **about, "parameters": parameters}}
+
+
 texts = st.one_of(
     st.text(max_size=30), st.integers(1, 400).map(lambda n: "word " * n), st.integers(1, 60).map(lambda n: "行く川の流れは絶えずして " * n),
     st.just("row | row | row\n" * 40),

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -136,7 +136,3 @@ def _take(seen: Streamed, chunk: dict[str, Any]) -> None:
         seen.roles += "role" in delta
         if choice.get("finish_reason"):
             seen.finishes.append(choice["finish_reason"])
-
-
-def joined(parts: Sequence[str]) -> str:
-    return " ".join(parts)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 from typing_extensions import override
@@ -60,9 +60,6 @@ class Call:
                 except OSError:
                     return True
         return False
-
-
-Script: TypeAlias = Callable[[Call], None]
 
 
 class RawBackend:

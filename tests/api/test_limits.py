@@ -122,13 +122,6 @@ def told(raw: Raw) -> tuple[int, Any] | None:
         return None
 
 
-def large(proxy: Proxy) -> int:
-    body = {
-        "model": "fake-model", "messages": [{"role": "user", "content": "hi"}], "metadata": {"x": "y" * MIB}, "max_tokens": 5,
-    }  # fmt: skip
-    return proxy.chat(body).status_code
-
-
 def test_a_length_beyond_the_bound_is_refused_before_the_body() -> None:
     with GenericFake() as fake, running_proxy(fake, max_body=MIB) as proxy, connected(proxy.url) as client:
         client.send(

@@ -132,8 +132,8 @@ def test_whatever_the_backend(kind: str, *, stream: bool) -> None:
 def test_in_every_dialect(proxy: Proxy, path: str, *, stream: bool) -> None:
     function = WEATHER["function"]
     tools = {
-        "/v1/messages": [{"name": "get_weather", "input_schema": function["parameters"]}],  # type: ignore[index]
-        "/v1/responses": [{"type": "function", **function}],  # type: ignore[dict-item]
+        "/v1/messages": [{"name": "get_weather", "input_schema": function["parameters"]}],
+        "/v1/responses": [{"type": "function", **function}],
         "/api/chat": [WEATHER],
     }[path]
     body = {"model": "m", "max_tokens": 500, "stream": stream, "tools": tools}

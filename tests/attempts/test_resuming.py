@@ -23,15 +23,13 @@ from tests.fakes import (
 )
 from tests.fakes.llamacpp import POOL_FULL
 from tests.fakes.model import Provider, ToolCall
+from tests.histories import function
 from tests.proxying import Streamed, read_stream, running_proxy
 
 WINDOW = 2048
 GO = [{"role": "user", "content": "go"}]
 KEY = {"generic": {"models": {"m": {"window": WINDOW}}}}
-TOOL = {
-    "type": "function",
-    "function": {"name": "write_file", "description": "Write a file.", "parameters": {"type": "object", "properties": {"text": {"type": "string"}}}},
-}  # fmt: skip
+TOOL = function("write_file", "Write a file.", text="string")
 STREAMING = [kind for kind in FAKES if kind != "ollama"]
 """Kinds that stream tool calls piece by piece."""
 

@@ -21,18 +21,12 @@ from tests.fakes import (
     VllmFake,
     summariser,
 )
+from tests.histories import function
 from tests.proxying import Proxy, read_stream, running_proxy
 
 pytestmark = pytest.mark.slow
 
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city. Ask for one city at a time.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]},
-    },
-}  # fmt: skip
+WEATHER = function("get_weather", "The weather in a city. Ask for one city at a time.", ["city"], city="string", days="integer")
 ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 PARIS = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
@@ -115,11 +109,6 @@ def test_calls_and_results_go_back_as_text() -> None:
         assert all("tool_calls" not in m for m in sent)
 
 
-def tool(name: str, **types: str) -> dict[str, Any]:
-    properties = {field: {"type": of} for field, of in types.items()}
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": properties}}}
-
-
 def tagged(text: str) -> str:
     return f"<tool_call>\n{text}\n</tool_call>"
 
@@ -130,7 +119,7 @@ UNTAGGED = [
     '[\n  {"id": 1, "name": "home"},\n  {"id": 2, "name": "get_time"}\n]',
     '{"plan":\n  {"name": "get_time", "arguments": {}}\n}',
 ]
-TIME, PAY = tool("get_time", zone="string"), tool("pay", amount="integer")
+TIME, PAY = function("get_time", zone="string"), function("pay", amount="integer")
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
 BAD = {"malformed": 2, "retried": 1, "lost": 1}
 

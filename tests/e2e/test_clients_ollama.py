@@ -1,7 +1,7 @@
 """Ollama's own package for Python, in front of every kind of backend: chats, streamed, tools, past the window."""
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import httpx
 import ollama
@@ -12,15 +12,6 @@ from tests.fakes import FakeModel, LlamaCppFake, LmStudioFake, OllamaFake, scrip
 from tests.proxying import Proxy, running_proxy
 
 MODEL = "fake-model"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-WEATHER: Mapping[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "Tells the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 Sdk: TypeAlias = Callable[[Proxy], ollama.Client]

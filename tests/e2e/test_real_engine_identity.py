@@ -12,6 +12,7 @@ from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway
 from tests.engine.walking import after, user
+from tests.histories import function
 from tests.proxying import running_proxy
 
 pytestmark = pytest.mark.engine
@@ -22,14 +23,7 @@ VOLATILE = (
     (re.compile(rb'"(cached_tokens|cache_n|prompt_n|time_ms)":\d+'), rb'"\1":0'),
     (re.compile(rb'"(prompt|predicted)_(\w+)":\d+(\.\d+)?(e[+-]?\d+)?'), rb'"\1_\2":0'),
 )
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Tell the weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
+WEATHER = function("get_weather", "Tell the weather.", ["city"], city="string")
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 

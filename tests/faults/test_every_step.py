@@ -20,6 +20,7 @@ from tests.fakes import FAKES, FakeBackend, FakeModel, LlamaCppFake, Reply, qa, 
 from tests.fakes.model import Brain
 from tests.fakes.waiting import Gate
 from tests.faults.leftovers import locked
+from tests.histories import function
 from tests.proxying import Proxy, running_proxy
 from tests.raw import Raw, asking, connected
 
@@ -31,7 +32,7 @@ ALONGSIDE = {"alongside", "ahead", "ahead-run"}
 """Tasks that serve no request."""
 FOR_EVER = 60.0
 """Seconds; longer than it is waited for anything."""
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+TOOL = function("look")
 HALF_A_CALL = '<tool_call>{"name": "look", "arguments": {"at": </tool_call>'
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from proxy.core.jsontext import dumps
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
-from tests.histories import assistant, user
+from tests.histories import assistant, function, user
 from tests.prefix import common
 from tests.proxying import UNREDUCED, Proxy, read_stream, running_proxy
 from tests.store.support import RedisServer, redis_server
@@ -25,12 +25,7 @@ Messages = list[dict[str, Any]]
 Client = Callable[[Messages], Messages]
 WINDOW, TURNS, FIRST = 8192, 60, 24
 SECRET = "ZEBRA-4711"
-TOOLS = [
-    {
-        "type": "function",
-        "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object", "properties": {}}},
-    }
-]
+TOOLS = [function("read", "Reads.")]
 
 
 def words(topic: str, count: int) -> str:

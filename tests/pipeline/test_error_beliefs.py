@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.fakes import FAKES, FakeBackend, FakeModel, GenericFake, OllamaFake, qa, summariser
+from tests.histories import function
 from tests.pipeline.test_counting import history, told
 from tests.proxying import Proxy, running_proxy
 
@@ -15,7 +16,7 @@ WINDOW = 16_384
 FALSE_WINDOW = "maximum context length is 1000 tokens"
 NO_TOOLS = "m does not support tools"
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+TOOL = function("look")
 SHORT = [{"role": "user", "content": "hello"}]
 LONG = history(21, 150)
 """More than 3,000 tokens: they would exceed a window of 1,000, not the one that there is."""

@@ -10,7 +10,6 @@ from tests.agent_prompts import TOOLS as AGENT_TOOLS
 from tests.fakes import FakeModel, LlamaCppFake
 from tests.proxying import running_proxy
 
-WINDOW = 8192
 WORDS = "A sentence about what this is for and when it is of use to whom it may concern. "
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from proxy.core.request import text_of
 from tests.fakes import FakeModel, LlamaCppFake, Question, Reply
 from tests.fakes.brains import asks_summary
+from tests.histories import function
 from tests.proxying import running_proxy
 
 WINDOW = 8192
@@ -21,12 +22,7 @@ OPENING = [
     {"role": "user", "content": FILE},
     {"role": "assistant", "content": "Ok, I will edit this file."},
 ]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {"name": "bash", "description": "Run it.", "parameters": {"type": "object", "properties": {}}},
-    }
-]
+TOOLS = [function("bash", "Run it.")]
 
 
 def brain(question: Question) -> Reply:

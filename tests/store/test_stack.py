@@ -48,12 +48,6 @@ def stored(path: Path) -> int:
         return count
 
 
-def soundness(path: Path) -> str:
-    with contextlib.closing(sqlite3.connect(path)) as db:
-        found: str = db.execute("PRAGMA integrity_check").fetchone()[0]
-        return found
-
-
 # Redis
 
 

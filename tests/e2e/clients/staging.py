@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from tests.e2e.clients.talk import MODEL, NEXT, Ask, Body, Job, Seen, fields_of, two_turns
 from tests.fakes import FakeModel, LlamaCppFake, Question, Recorded, Reply, ToolCall, summariser, walk, words
+from tests.histories import function
 from tests.proxying import Proxy, running_proxy
 from tests.wording import NEVER_SENT
 
@@ -24,16 +25,7 @@ CALLS = (
     ToolCall("get_weather", '{"city": "Berlin", "unit": "celsius"}', "call_first"),
     ToolCall("get_weather", '{"city": "Oslo"}', "call_second"),
 )
-TOOLS: list[Body] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "unit": {"type": "string"}}},
-        },
-    }
-]
+TOOLS: list[Body] = [function("get_weather", "The weather in a city.", city="string", unit="string")]
 
 
 @dataclass(frozen=True, slots=True)
