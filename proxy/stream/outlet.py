@@ -106,9 +106,8 @@ class Outlet:
         usage_follows = watch.strip_usage and answer.attempt.finish is not None
         # Only the first choice's end is held, so that it does not delay other choices. An end without any text is held too,
         # since the attempt may have failed.
-        vain = piece.finish and ((not answer.has_text and answer.is_empty) or watch.ended_in_thought(answer))
-        ends = cut or usage_follows or vain
-        if not piece.index and ends:
+        vain = piece.finish and (answer.is_empty or watch.ended_in_thought(answer))
+        if not piece.index and (cut or usage_follows or vain):
             self.held = [*(self.held or ()), piece]
             return True
         self._emit(piece)

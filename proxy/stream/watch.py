@@ -113,8 +113,7 @@ class Watch:
             return False
         # An upper bound of `attempt.used`, written out because this runs for every chunk and a call would cost time.
         most = attempt.prompt_tokens + attempt.completion_tokens + attempt.unseen + tokens
-        near = most >= self.pause_point and attempt.completion_tokens + tokens >= self.growth
-        return not (near and self.resumable)
+        return not self.resumable or most < self.pause_point
 
     def loops(self, answer: Answer) -> bool:
         """Return whether the answer repeats itself."""
