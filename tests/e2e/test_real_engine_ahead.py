@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_real_engine_memory import TALK
-from tests.engine.fixtures import WINDOW
+from tests.engine.fixtures import WINDOW, StartEngine
 from tests.engine.server import Engine
+from tests.engine.spec import ModelSpec
 from tests.engine.spillway import StartSpillway
 from tests.engine.tap import tapped
 from tests.fakes.waiting import wait_until
@@ -16,6 +17,8 @@ from tests.proxying import UNREDUCED
 
 pytestmark = pytest.mark.engine
 
+KEPT = 400
+"""Fewest tokens that a shortened prompt keeps word for word."""
 DONE = re.compile(r"event=ahead .*became=(\w+)")
 SHORT: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
 
@@ -58,3 +61,26 @@ def test_the_turn_after_the_trigger_waits_for_nothing(echo_engine: Engine, spill
         # All but what is recalled and said in the newest message comes from the cache.
         recalled = told["spillway"].get("recalled", {}).get("tokens", 0)
         assert told["prompt_tokens"] - following.cached <= recalled + 60, told
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_what_a_client_asks_after_each_answer_does_not_make_the_server_read_again(
+    engine: StartEngine, spillway: StartSpillway, slots: int
+) -> None:
+    """Open WebUI has a title and tags written then, in the same slot or another one."""
+    walk = engine(ModelSpec(mode="walk"), parallel=slots, unified=slots > 1)
+    with tapped(walk.url) as tap:
+        proxy = spillway([tap.url], strategy="mask", recall="off", ahead="on")
+        talk = history(walk, WINDOW * 9 // 10)
+        for words in (0, 120):
+            talk.append({"role": "user", "content": " ".join(walk.words[: words + 20])})
+            answer = proxy.chat(talk, model=walk.model, max_tokens=40)
+            assert answer.action in UNREDUCED
+            talk.append({"role": "assistant", "content": answer.text})
+            task = f"### Task:\nGenerate a title.\n### Chat History:\n<chat_history>\n{talk[-2:]}\n</chat_history>"
+            proxy.chat([{"role": "user", "content": task}], model=walk.model, max_tokens=8)
+        wait_until(lambda: DONE.search(proxy.log), 60)
+    ahead = [each for each in tap.chats() if json.loads(each.asked)["max_tokens"] == 1]
+    read = [json.loads(each.answered.split(b"data: ")[-2])["timings"]["prompt_n"] for each in ahead]
+    assert len(read) == 2
+    assert sum(read) < KEPT, read
