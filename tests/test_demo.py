@@ -119,11 +119,6 @@ def filled(tokens: int) -> dict[str, Any]:
     return body("." * (tokens - prompt_tokens(body(""))))
 
 
-def test_a_prompt_of_one_token_less_than_the_window_is_answered_with_one_token() -> None:
-    answer = generate(filled(WINDOW - 1))
-    assert (answer.prompt, len(answer.tokens), answer.finish_reason) == (WINDOW - 1, 1, "length")
-
-
 def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
     with pytest.raises(RequestRefused) as refused:
         generate(filled(WINDOW))
@@ -132,18 +127,21 @@ def test_a_prompt_as_long_as_the_window_is_refused_with_the_numbers() -> None:
     assert refused.value.fields == {"type": "exceed_context_size_error", "n_prompt_tokens": 4096, "n_ctx": 4096}
 
 
-def test_an_answer_that_fills_the_window_ends_for_length_with_the_window_full() -> None:
-    answer = generate(body("count to 3000"))
-    assert answer.finish_reason == "length"
-    assert answer.prompt + len(answer.tokens) == WINDOW
-
-
 @pytest.mark.parametrize(
-    ("limits", "expected"), [({"max_tokens": 5}, 5), ({"max_tokens": 5, "max_completion_tokens": 7}, 7), ({"max_tokens": 0}, 1)]
+    ("asked", "expected"),
+    [
+        (filled(WINDOW - 1), 1),
+        (body("hello", max_tokens=5), 5),
+        (body("hello", max_tokens=5, max_completion_tokens=7), 7),
+        (body("hello", max_tokens=0), 1),
+        (body("count to 3000"), None),
+    ],
+    ids=["the window's last token", "a bound", "the newer one", "none", "the window"],
 )
-def test_the_clients_bound_is_kept(limits: dict[str, Any], expected: int) -> None:
-    answer = generate(body("hello", **limits))
-    assert (len(answer.tokens), answer.finish_reason) == (expected, "length")
+def test_an_answer_ends_at_its_bound_or_with_the_window_full(asked: dict[str, Any], expected: int | None) -> None:
+    answer = generate(asked)
+    assert answer.finish_reason == "length"
+    assert len(answer.tokens) == (WINDOW - answer.prompt if expected is None else expected)
 
 
 @given(st.integers(1, 400))
@@ -223,19 +221,19 @@ async def test_an_overflow_is_a_plain_400_in_both_forms(demo: httpx.AsyncClient,
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff"])
-async def test_a_body_that_is_no_json_object_is_refused(demo: httpx.AsyncClient, content: bytes) -> None:
-    answer = await demo.post("/v1/chat/completions", content=content)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["type"] == "invalid_request_error"
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(("method", "path"), [("GET", "/api/tags"), ("GET", "/v1/chat/completions"), ("POST", "/props")])
-async def test_what_is_not_there_is_not_found(demo: httpx.AsyncClient, method: str, path: str) -> None:
-    answer = await demo.request(method, path)
-    assert answer.status_code == 404
-    assert answer.json()["error"]["type"] == "not_found_error"
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "kind"),
+    [
+        *(("POST", "/v1/chat/completions", each, 400, "invalid_request_error") for each in (b"{", b"[]", b"\xff")),
+        *(("GET", path, None, 404, "not_found_error") for path in ("/api/tags", "/v1/chat/completions")),
+        ("POST", "/props", None, 404, "not_found_error"),
+    ],
+)
+async def test_what_is_no_json_object_or_not_there_is_refused(
+    demo: httpx.AsyncClient, method: str, path: str, content: bytes | None, status: int, kind: str
+) -> None:
+    answer = await demo.request(method, path, content=content)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
 
 
 @pytest.mark.anyio

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake, qa, summariser
+from tests.fakes import FakeModel, LlamaCppFake, OpenRouterFake, Question, Reply, VllmFake
 from tests.fakes.waiting import wait_until
-from tests.proxying import UNREDUCED, Proxy, metric, running_proxy
+from tests.proxying import Proxy, metric, running_proxy
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.{version}; cc_entrypoint=cli; cch={cch};"
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -43,16 +43,6 @@ class Talk:
         text = "fine" if self.fields.get("stream") else answer.json()["choices"][0]["message"]["content"]
         self.messages.append({"role": "assistant", "content": text})
         return answer
-
-
-def test_a_conversation_with_a_clock_is_shortened_as_any_other() -> None:
-    with LlamaCppFake([FakeModel("m", 2048)], summariser(qa())) as fake, running_proxy(fake) as proxy:
-        talk = Talk(proxy)
-        answers = [talk.turn(f"You help.\nIt is 10:{minute}.", words=100) for minute in range(10, 40)]
-        assert (fake.overflows, fake.invalid_histories) == (0, [])
-        shortened = [each for each in answers if each.headers["x-spillway-action"] not in UNREDUCED]
-        assert 0 < len(shortened) < len(answers) / 2
-        assert fake.chats()[-1].json["messages"][0]["content"] == "You help.\nIt is 10:39."
 
 
 def messages_request(turn: int) -> dict[str, Any]:
