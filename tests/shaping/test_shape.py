@@ -90,5 +90,8 @@ def test_the_system_prompt_is_replaced_under_local_where_there_is_one() -> None:
     first, second = ({"role": "system", "content": text} for text in ("Long.", "Longer."))
     made = shape(request(messages=[first, second, user("a")]), settings, 8192)
     assert sent(made)["messages"] == [{"role": "system", "content": "Be brief."}, user("a")]
+    for policy in ("auto", "standard"):  # a limit for guides, so that the prompt is looked at
+        others = Settings(policy=policy, limits={"answer_cap": 0, "guide": 2000}, system_prompt="Be brief.")
+        assert sent(shape(request(messages=[first, user("a")]), others, 8192))["messages"] == [first, user("a")]
     chore = request()
     assert shape(chore, settings, 8192) is chore
