@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--window", type=int, default=2048, help="tokens")
     parser.add_argument("--ahead", choices=("off", "on"), action="append", help="default: one after the other")
     parser.add_argument("--pause", type=float, default=None, help="seconds; default: until nothing is done any more")
+    parser.add_argument("--slots", type=int, default=4, help="of the engine, over one cache; 4 is its own default")
     parser.add_argument("--threads", type=int, default=2, help="of the engine; fewer where others use the machine")
     parser.add_argument(
         "--model", type=Path, default=None, help="GGUF file; default: SmolLM2-135M-Instruct, if installed"
@@ -81,7 +82,13 @@ def _played(model: Path, options: argparse.Namespace, said: Sequence[str], ahead
     with (
         tempfile.TemporaryDirectory(prefix="spillway-bench-") as folder,
         llama_server(
-            model, log=Path(folder) / "engine.log", alias="m", ctx=options.window, threads=options.threads
+            model,
+            log=Path(folder) / "engine.log",
+            alias="m",
+            ctx=options.window,
+            parallel=options.slots,
+            unified=options.slots > 1,
+            threads=options.threads,
         ) as engine,
         spillway_server([engine.url], log=Path(folder) / "proxy.log", ahead=ahead) as proxy,
         httpx.Client(base_url=proxy.url, timeout=600, trust_env=False) as client,
