@@ -112,8 +112,8 @@ class Compactor:
                 await addon.enrich(job, reserve=reserve)
         return True
 
-    async def leave_out(self, job: Job, goal: int) -> bool:
-        """Leave turns out of the prompt for the rest of an answer, down to `goal` tokens; returns False if that is not possible.
+    async def leave_out(self, job: Job, goal: int, most: int) -> bool:
+        """Leave turns out of the prompt for the rest of an answer, down to `goal` tokens, or at least to `most`; else returns False.
 
         Where the backend closes the gap, nothing is read, so the answer goes on at once. Nothing is stored: the next message finds
         the whole history, and has a summary of it.
@@ -123,7 +123,7 @@ class Compactor:
             return False
         since, place = job.outcome.clock(), 0 if prompt.checkpoint is None else prompt.checkpoint.place
         reduction, *_ = await self._reduction(job, _Aim(budget, goal, budget.limit, summarised=False))
-        found = leave_out(reduction, place)
+        found = leave_out(replace(reduction, enough=reduction.budget + max(0, most - goal)), place)
         if found is None:
             return False
         done, kept = found

@@ -33,7 +33,7 @@ from proxy.job import Job
 from proxy.outcome import ANSWER_RUNGS
 from proxy.stream.answer import Answer
 from proxy.stream.events import Conclude, Correct, Interruption, Pause, Retry, Search
-from proxy.stream.watch import Watch
+from proxy.stream.watch import GAIN_SHARE, Watch
 
 _log = logging.getLogger("spillway.resume")
 
@@ -221,11 +221,13 @@ class Resumer:
 
     async def _leave_out(self, partial: Partial, way: Continuation) -> bool:
         """Leave turns out of the prompt instead of shortening it, so that the backend need not read the answer again."""
-        job, answer = self._job, self._answer
-        if job.budget is None or not job.closes_gaps or answer.attempt.cleared or self._summarised:
+        job, answer, budget = self._job, self._answer, self._job.budget
+        if budget is None or not job.closes_gaps or answer.attempt.cleared or self._summarised:
             return False
         added = await self._added(partial, way)
-        return await self._compactor.leave_out(job, max(1, int(job.budget.goal - added)))
+        # Less room than after a compaction will do, since the next pause costs no more than this one.
+        most = budget.pause_point - 2 * budget.window // GAIN_SHARE
+        return await self._compactor.leave_out(job, *(max(1, int(tokens - added)) for tokens in (budget.goal, most)))
 
     async def _make_room(self, partial: Partial, way: Continuation) -> bool:
         """Shorten the history, at any price, to make room for a request to continue and the answer so far.

@@ -169,10 +169,10 @@ def compact(
 
 
 def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] | None:
-    """Leave out turns after the head, down to the budget, without a note in their place; the newest stays.
+    """Leave out turns after the head, down to the budget if there are as many, without a note in their place; the newest stays.
 
     `place`: index in front of which the summary is sent, or 0: the turn before it stays too. Returns the rewrite and the indexes of
-    the messages that stay, or None if that is not enough, or would hide a rule or instructions from the model.
+    the messages that stay, or None if more than `enough` are left, or a rule or instructions would be hidden from the model.
     """
     messages, costs = reduction.messages, reduction.costs
     turns = [at for at in cut_points(messages)[:-1] if at >= reduction.floor and is_user(messages[at])]
@@ -183,7 +183,7 @@ def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] 
         if end != place:
             gone.update(range(start, end))
             total -= sum(costs[start:end])
-    if not gone or total > reduction.budget or reduction.instructions(min(gone), max(gone) + 1):
+    if not gone or total > reduction.enough or reduction.instructions(min(gone), max(gone) + 1):
         return None
     if constraints([messages[at] for at in sorted(gone)], limit=_ANY_LENGTH):
         return None

@@ -494,16 +494,18 @@ def test_texts_of_results_alone_are_replaced() -> None:
 # -- turns left out at a pause
 
 
-@given(mixed_histories(), st.floats(0.2, 0.9), st.integers(0, 40))
-def test_of_what_is_left_out_no_trace_stays_of_the_rest_everything(messages: list[Message], share: float, place: int) -> None:
+@given(mixed_histories(), st.floats(0.2, 0.9), st.floats(1.0, 2.0), st.integers(0, 40))
+def test_of_what_is_left_out_no_trace_stays_of_the_rest_everything(
+    messages: list[Message], share: float, more: float, place: int
+) -> None:
     whole = reduction(messages)
-    whole = replace(whole, budget=whole.total * share)
+    whole = replace(whole, budget=whole.total * share, enough=whole.total * share * more)
     found = leave_out(whole, place)
     if found is None:
         return
     done, kept = found
     assert done.messages == [messages[at] for at in kept]
-    assert done.after <= whole.budget
+    assert done.after <= whole.enough
     assert mixed_flaws(done.messages) == mixed_flaws(messages)
     assert newest_user(messages) in kept
     assert set(range(whole.floor)) <= set(kept)
@@ -514,5 +516,6 @@ RULED = [user("Hello."), assistant("Hello."), user("Always answer in French."), 
 
 @pytest.mark.parametrize(("messages", "left"), [(RULED, None), ([*RULED[:2], user("And then?"), *RULED[3:]], [0, 1, 4])])
 def test_a_rule_is_not_left_out(messages: list[Message], left: list[int] | None) -> None:
-    found = leave_out(replace(reduction(messages), budget=reduction(messages).total - 1), 0)
+    least = reduction(messages).total - 1
+    found = leave_out(replace(reduction(messages), budget=least, enough=least), 0)
     assert (found and found[1]) == left
