@@ -76,7 +76,7 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(slots_engine: 
     assert all(2 * read < prompt for read, prompt in compactions), compactions
 
 
-@pytest.mark.parametrize("compactions", [0, 1, 4])
+@pytest.mark.parametrize("compactions", [0, 1, 5])
 def test_at_a_pause_nothing_is_read(slots_engine: Engine, spillway: StartSpillway, compactions: int) -> None:
     """The oldest turns go without a note, so the answer goes on at once, also after earlier compactions."""
     with tapped(slots_engine.url) as tap:
