@@ -33,8 +33,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_902, 18_500),
-    "Python tokens": Bound(286_772, 175_000),
+    "lines of code": Bound(26_903, 18_500),
+    "Python tokens": Bound(286_787, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(56_359, 40_000),
     "files in a circle of imports": Bound(0, 0),

@@ -53,6 +53,8 @@ MOST = 64
 """Most plans of all credentials together."""
 HEAVIEST = 4 * 2**20
 """Weight above which a history is not kept for a compaction ahead."""
+_BLOCK = 128
+"""Tokens that the next turn of a shortened conversation may recall: it was compacted in the turn for these."""
 _ANSWER_BYTES = 2**20
 """Bytes of an answer of one token, generously."""
 _SHARE = 4
@@ -197,7 +199,7 @@ class AheadCompactor(AddOn):
             exchange=job.exchange.detached(), request=job.request.changed(messages=history), ahead=Ahead(plan.expected)
         )
         self._add(plan)
-        recalled = job.prompt.recalled.newest_tokens
+        recalled = job.prompt.recalled.newest_tokens or _BLOCK * (job.prompt.lost > 0)
         plan.task = spawn(self._carry_out(plan, following, rest, recalled), name="ahead")
 
     def _add(self, plan: _Plan) -> None:
