@@ -66,6 +66,8 @@ def _sent(outcome: Outcome) -> str:
     if not outcome.counts["sent"]:
         command = next((f"Answered {each['command']}." for each in outcome.each("commanded")), "Not sent.")
         return "Nothing to compact." if any(outcome.each("compacted_on_demand")) else command
+    if outcome.error and outcome.first_byte is None and outcome.counts["backend_failed"]:
+        return "Not answered by the backend."
     how = " with " + " and ".join(_changes(outcome)) if sent.sent_as != "forwarded" else " unchanged"
     how = f" to {outcome.model} for its larger window" if sent.sent_as == "moved" else how
     return f"Sent{how}{f', {fills[1]} full' if fills[1] else ''}."

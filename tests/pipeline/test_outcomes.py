@@ -55,6 +55,7 @@ def test_what_is_not_plain_forwarding_is_one_line_in_the_log(caplog: pytest.LogC
         said = [record.getMessage() for record in caplog.records if record.name == "spillway"]
         assert len(said) == 1
         assert "status=502 error=upstream_unavailable action=forwarded backend=llamacpp model=fake-model " in said[0]
+        assert 'done="Not answered by the backend."' in said[0]
         assert secret not in caplog.text
 
 
