@@ -28,20 +28,28 @@ class CacheGaps(AddOn):
     """Makes the server close gaps between consecutive prompts that have most of their messages in common."""
 
     def __init__(self, memory: CacheMemory) -> None:
-        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes], bool]](memory)
-        """Scope and client's messages of the prompt that each model read last, and whether they were sent unchanged."""
+        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes], bool, bool]](memory)
+        """Scope and client's messages of the prompt that each model read last, whether they were sent unchanged, and ahead of time."""
 
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
         """Request it, unless the client or a setting decides otherwise, or another conversation's prompt was read last."""
+        await self._place(job, beside)
+
+    @override
+    async def before_resuming(self, job: Job) -> None:
+        """Request it for the rest of an answer too: a pause may have left out a part of the prompt."""
+        await self._place(job, None, paused=True)
+
+    async def _place(self, job: Job, beside: JsonObject | None, *, paused: bool = False) -> None:
         if not job.closes_gaps:
             return
         prompt, chooses = job.prompt, not job.route.known.has_places
-        scope, before, same_bytes = self._newest.get(job.key) or ("", frozenset(), False)
+        scope, before, same_bytes, ahead = self._newest.get(job.key) or ("", frozenset(), False, False)
         for name in (_REUSE, SLOT)[: 1 + chooses]:
             prompt.fields.pop(name, None)
         now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
-        self._newest.put(job.key, (job.scope, now, prompt.untouched), 96 * len(now))
+        self._newest.put(job.key, (job.scope, now, prompt.untouched, job.ahead is not None), 96 * len(now))
         if beside is not None:
             return
         same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
@@ -50,18 +58,19 @@ class CacheGaps(AddOn):
         if not (same and gap) or _REUSE in prompt.request.body:
             return
         prompt.fields[_REUSE] = _RUN
-        if chooses and SLOT not in prompt.request.body and (slot := await _read_last(job)) is not None:
+        own = SLOT in prompt.request.body or not chooses
+        if not own and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
             prompt.fields[SLOT] = slot
-
-    @override
-    async def before_resuming(self, job: Job) -> None:
-        """Request it for the rest of an answer too: a pause may have left out a part of the prompt."""
-        await self.place(job)
 
 
 # Of several slots, the server's default, it chooses one whose prompt begins alike for at least a tenth, else the one that was idle
 # longest: then four of five compactions were read whole (window of 2,048, four slots).
-async def _read_last(job: Job) -> int | None:
-    """Return the number of the slot with the newest task; None if there is only one, or if they cannot be read."""
+async def _read_last(job: Job, *, cancelled: bool) -> int | None:
+    """Return the number of the slot with the newest task; None if there is only one slot, or somebody else's task runs there.
+
+    `cancelled`: the conversation's own task was, so the server may not have ended it yet.
+    """
     slots = await job.route.prober.runner.run(job.known_backend.slots(job.route.model))
-    return max(range(len(slots)), key=lambda number: slots[number].task) if len(slots) > 1 else None
+    newest = max(range(len(slots)), key=lambda number: slots[number].task, default=0)
+    busy = [number for number, slot in enumerate(slots) if slot.busy]
+    return newest if len(slots) > 1 and (newest not in busy or (cancelled and busy == [newest])) else None

@@ -3,6 +3,7 @@
 import json
 from typing import Any, Literal
 
+import httpx
 import pytest
 
 from tests.engine.fixtures import StartEngine
@@ -11,6 +12,7 @@ from tests.engine.spec import ModelSpec
 from tests.engine.spillway import SharedSpillway, StartSpillway
 from tests.engine.tap import tapped
 from tests.engine.walking import after, spoken, user
+from tests.fakes.waiting import wait_until
 
 pytestmark = pytest.mark.engine
 
@@ -74,6 +76,25 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(slots_engine: 
             compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
+
+
+def test_a_slot_in_which_somebody_else_is_answered_is_not_waited_for(engine: StartEngine, spillway: StartSpillway) -> None:
+    shared = engine(ModelSpec(mode="walk"), parallel=4, unified=True, ctx=16384)
+    other = {"model": "walk", "messages": [after(shared.words[0])], "max_tokens": 15000, "stream": True}
+    with tapped(shared.url) as tap:
+        proxy = spillway([tap.url], recall="off")
+        talk = [user(f"{turn}: {' '.join(shared.words[turn * 97 :][:60])}") for turn in range(5)]
+        body = {"model": "walk", "max_tokens": 4}
+        proxy.chat(talk, **body)
+        with httpx.stream("POST", f"{shared.url}/v1/chat/completions", json=other, trust_env=False, timeout=60) as running:
+            answering = running.iter_raw()
+            next(answering)
+            proxy.chat(talk[1:], **body)
+        wait_until(lambda: not any(slot["is_processing"] for slot in shared.slots()), 20)
+        proxy.chat(talk[2:], **body)
+    first, beside, after_it = (json.loads(chat.asked) for chat in tap.chats())
+    assert ("id_slot" in first, "id_slot" in beside, "id_slot" in after_it) == (False, False, True)
+    assert "n_cache_reuse" in beside
 
 
 @pytest.mark.parametrize("compactions", [0, 1, 5])
