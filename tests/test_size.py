@@ -36,7 +36,7 @@ BOUNDS = {
     "lines of code": Bound(26_910, 18_500),
     "Python tokens": Bound(286_920, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(56_381, 40_000),
+    "lines of tests": Bound(56_390, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(372, 250),

@@ -26,6 +26,8 @@ class StoreMachine(RuleBasedStateMachine):
     """The model: what was put, and when it was last used."""
 
     lasting = True
+    forgets = False
+    """Whether values that were not written for long expire, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,6 +37,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.held: dict[tuple[str, int], Checkpoint] = {}
         self.used: dict[tuple[str, int], float] = {}
         self.state: dict[str, bytes] = {}
+        self.written: dict[str, float] = {}
         self.open()
 
     def make_url(self) -> str:
@@ -81,11 +84,12 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=KEYS, value=st.binary(max_size=10))
     def write_value(self, key: str, value: bytes) -> None:
         assert self.run(self.store.value(key, value)) == value
-        self.state[key] = value
+        self.state[key], self.written[key] = value, self.clock.now
 
     @rule(key=KEYS)
     def read_value(self, key: str) -> None:
-        assert self.run(self.store.value(key)) == self.state.get(key)
+        value, expired = self.run(self.store.value(key)), self.forgets and self.clock.now - self.written.get(key, NOW) > TTL / 2
+        assert value == self.state.get(key) or (expired and value is None)
 
     @rule()
     def compare(self) -> None:
@@ -131,6 +135,8 @@ def test_sqlite(tmp_path: Path) -> None:
 
 def test_redis(redis_server: RedisServer) -> None:
     class RedisMachine(StoreMachine):
+        forgets = True
+
         @override
         def make_url(self) -> str:
             with redis_server.client() as client:
