@@ -33,8 +33,8 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(26_910, 18_500),
-    "Python tokens": Bound(286_920, 175_000),
+    "lines of code": Bound(26_912, 18_500),
+    "Python tokens": Bound(286_923, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(56_390, 40_000),
     "files in a circle of imports": Bound(0, 0),
