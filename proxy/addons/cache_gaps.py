@@ -44,10 +44,12 @@ class CacheGaps(AddOn):
     async def _place(self, job: Job, beside: JsonObject | None, *, paused: bool = False) -> None:
         if not job.closes_gaps:
             return
-        prompt, chooses = job.prompt, not job.route.known.has_places
+        prompt = job.prompt
+        chooses = not job.route.known.has_places and SLOT not in prompt.request.body
         scope, before, same_bytes, ahead = self._newest.get(job.key) or ("", frozenset(), False, False)
-        for name in (_REUSE, SLOT)[: 1 + chooses]:
-            prompt.fields.pop(name, None)
+        prompt.fields.pop(_REUSE, None)
+        if chooses:
+            prompt.fields.pop(SLOT, None)
         now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
         self._newest.put(job.key, (job.scope, now, prompt.untouched, job.ahead is not None), 96 * len(now))
         if beside is not None:
@@ -58,8 +60,7 @@ class CacheGaps(AddOn):
         if not (same and gap) or _REUSE in prompt.request.body:
             return
         prompt.fields[_REUSE] = _RUN
-        own = SLOT in prompt.request.body or not chooses
-        if not own and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
+        if chooses and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
             prompt.fields[SLOT] = slot
 
 

@@ -88,7 +88,7 @@ class Store:
 
     @property
     def shared(self) -> bool:
-        """Whether other instances use it too."""
+        """Return whether other instances use it too."""
         return self._driver.shared
 
     async def check(self) -> str:
