@@ -342,6 +342,7 @@ def _reduction_of(job: Job, aim: _Aim, estimate: Estimate, cost: Cost) -> tuple[
         recallable=room if job.settings.recall != "off" and not job.undisturbed else math.inf,
         limits=limits,
         cost=cost,
+        closes=job.closes_gaps,
     )
     return reduction, overhead, added
 

@@ -6,22 +6,25 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from proxy.compaction.instructions import carried, kept_texts
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import BYTES_PER_TOKEN, PruneLimits
-from proxy.compaction.results import (
-    Cost,
-    Result,
-    by_message,
-    note_for,
-    results_of,
-    shell_prompts,
-    unread_from,
-    with_texts,
+from proxy.compaction.results import Cost, Result, by_message, ends_of, note_for, results_of, shell_prompts, with_texts
+from proxy.compaction.shorten import (
+    GAPS,
+    HINT,
+    LEAST,
+    LEAST_LINE,
+    LEAST_LINES,
+    Bounds,
+    fit,
+    shorten,
+    water_level,
+    without_middle,
 )
-from proxy.compaction.shorten import HINT, LEAST, LEAST_LINE, LEAST_LINES, Bounds, fit, shorten, water_level
 from proxy.core.history.marks import NOTED, is_summary
 from proxy.core.history.turns import (
     bridge_needed,
@@ -31,6 +34,7 @@ from proxy.core.history.turns import (
     is_user,
     newest_user,
     next_speakers,
+    unread_from,
 )
 from proxy.core.jsontext import omit
 from proxy.core.request import REASONING, Message
@@ -74,6 +78,8 @@ class Reduction:
     """Tokens to bring the history to if the newest user message has to be cut: then there is room to recall pieces of it."""
     uncut: Message | None = None
     """The newest user message as it was sent, if it was cut before; else None."""
+    closes: bool = False
+    """Whether the backend reads nothing again behind text that is left out, only behind text that is put in."""
     leans: Mapping[int, int] = field(default_factory=dict)
     """Index after the later message that a message points at, by the index of the latter. Both are covered together."""
 
@@ -81,6 +87,11 @@ class Reduction:
     def total(self) -> float:
         """Tokens of all messages."""
         return sum(self.costs)
+
+    @property
+    def excess(self) -> float:
+        """Tokens to save of results, with the room for the text that says where some of theirs are missing."""
+        return self.total - self.budget + (self.count(GAPS) if self.closes else 0.0)
 
     @cached_property
     def newest(self) -> int | None:
@@ -122,6 +133,19 @@ class Reduction:
             messages[index], costs[index] = message, cost
         return replace(self, messages=messages, costs=costs, **fields) if sum(costs) < self.total else self
 
+    def with_results(self, texts: Mapping[Result, str]) -> "Reduction":
+        """Return a copy with other texts in place of some results.
+
+        Where their middles leave gaps, the newest result that the model has read says so: in their places, all behind would be read again.
+        """
+        texts = {result: text for result, text in texts.items() if text != result.text}
+        read = [result for at, group in self.results.items() if self.may_change(at, self.read) for result in group]
+        said = max((result.index for result in read if result.text.endswith(GAPS)), default=-1)
+        if self.closes and max((result.index for result in texts), default=-1) > said:
+            texts |= {read[-1]: texts.get(read[-1], read[-1].text) + GAPS}
+        groups = by_message(sorted(texts, key=attrgetter("index"))).items()
+        return self.with_changes({at: with_texts(self.messages[at], {r: texts[r] for r in g}) for at, g in groups})
+
 
 def drop_thoughts(reduction: Reduction, tail: int) -> Reduction:
     """Drop the reasoning of answers before the newest user message. That of the running turn stays: the model goes on from it."""
@@ -137,10 +161,11 @@ def cap_results(reduction: Reduction, tail: int) -> Reduction:
     """Cap oversize results between `floor` and `tail` until the budget is kept, but none that the model has not read yet."""
     end, groups = min(tail, reduction.read), reduction.results.items()
     results = [result for index, group in groups if reduction.may_change(index, end) for result in group]
-    limits, excess, kept_texts = reduction.limits, reduction.total - reduction.budget, reduction.kept
+    limits, excess, kept_texts = reduction.limits, reduction.excess, reduction.kept
 
     def cap(result: Result, over: float) -> str:
-        return kept_texts[result] if result in kept_texts else _capped(result, limits, over, reduction.count)
+        kept = kept_texts.get(result)
+        return _capped(result, limits, over, reduction.count, gaps=reduction.closes) if kept is None else kept
 
     return _cap_in_turn(reduction, results, excess, cap)
 
@@ -155,10 +180,7 @@ def _cap_in_turn(
             break
         texts[result] = cap(result, excess)
         excess -= reduction.count(result.text) - reduction.count(texts[result])
-    groups = by_message([*texts]).items()
-    return reduction.with_changes(
-        {at: with_texts(reduction.messages[at], {r: texts[r] for r in g}) for at, g in groups}
-    )
+    return reduction.with_results(texts)
 
 
 def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[Message]:
@@ -179,24 +201,30 @@ def within_limits(messages: Sequence[Message], limits: PruneLimits) -> Sequence[
     return messages if all(new is old for new, old in zip(done, messages, strict=True)) else done
 
 
-def _capped(result: Result, limits: PruneLimits, excess: float, count: Callable[[str], float]) -> str:
+def _capped(
+    result: Result, limits: PruneLimits, excess: float, count: Callable[[str], float], *, gaps: bool = False
+) -> str:
     """Shorten a result to its limits, or only by `excess` tokens if that leaves more; the text itself if nothing is saved."""
     text = result.text
-    if len(text) <= LEAST or result.is_note:
+    if len(text) <= LEAST or result.is_note or text.endswith(GAPS):
         return text
-    short, room = _fitted(text, limits.result_tokens, count, _bounds(result, limits)), count(text) - excess
-    if short != text and room > count(short) and count(fuller := _fitted(text, room, count)) <= room:
+    short, room = _fitted(text, limits.result_tokens, count, _bounds(result, limits), gaps=gaps), count(text) - excess
+    if short != text and room > count(short) and count(fuller := _fitted(text, room, count, gaps=gaps)) <= room:
         short = fuller
     return short if count(short) < count(text) else text
 
 
-def _fitted(text: str, tokens: float, count: Callable[[str], float], bounds: Bounds | None = None) -> str:
-    """Shorten a result to `tokens`, as far as that is possible."""
+def _fitted(
+    text: str, tokens: float, count: Callable[[str], float], bounds: Bounds | None = None, *, gaps: bool = False
+) -> str:
+    """Shorten a result to `tokens`, as far as that is possible; with `gaps`, without marks in place of what is left out."""
     most, body = max(LEAST, len(text)), text.removesuffix(HINT)
     bounds = bounds or Bounds(max(LEAST_LINES, text.count("\n") + 1), max(LEAST_LINE, len(text)), most)
 
     def within(characters: int) -> str:
         room = max(LEAST, min(bounds.characters, characters))
+        if gaps:
+            return text if len(text) <= room else without_middle(text, room // 2, len(text) - room // 2)
         short = shorten(body, bounds._replace(characters=room - len(HINT) * (len(body) > room)))
         return text if short == body else f"{short}{HINT}"
 
@@ -218,7 +246,7 @@ def _bounds(result: Result, limits: PruneLimits) -> Bounds:
 
 
 def mask_results(reduction: Reduction, tail: int, protect: float | None = None) -> Reduction:
-    """Replace results by notes, the oldest first, until the budget is kept and the minimum is gained.
+    """Replace results by notes or leave out their middles, the oldest first, until the budget is kept and the minimum is gained.
 
     The newest results stay, up to `protect` tokens together; the default is the limits' `protect_newest`.
     """
@@ -233,17 +261,19 @@ def mask_results(reduction: Reduction, tail: int, protect: float | None = None) 
         if protected > protect and reduction.may_change(index, min(tail, reduction.read)):
             old[index] = group
     prompts = shell_prompts(r for group in reduction.results.values() for r in group)
-    changed: dict[int, Message] = {}
-    saved, wanted = 0.0, max(reduction.total - reduction.budget, limits.minimum_gain)
+    left = ends_of if reduction.closes else note_for
+    texts: dict[Result, str] = {}
+    saved, wanted = 0.0, max(reduction.excess, limits.minimum_gain)
     for index, group in reversed(old.items()):
         long = [result for result in group if result.is_long and result not in reduction.kept]
-        masked = with_texts(reduction.messages[index], {result: note_for(result, prompts) for result in long})
+        short = {result: left(result, prompts) for result in long}
+        masked = with_texts(reduction.messages[index], short)
         if (gain := reduction.costs[index] - sum(reduction.cost([masked]))) > 0:
-            changed[index] = masked
+            texts |= short
             saved += gain
         if saved >= wanted:
             break
-    return reduction.with_changes(changed) if saved >= limits.minimum_gain else reduction
+    return reduction.with_results(texts) if saved >= limits.minimum_gain else reduction
 
 
 def cut_oversize(reduction: Reduction, budget: float, least: float, *, words: bool) -> Reduction:

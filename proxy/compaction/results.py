@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from proxy.compaction.shorten import telling_line
+from proxy.compaction.shorten import GAPS, line_start, telling_line, without_middle
 from proxy.core.history.embedded import (
     IMAGE_OMITTED,
     WrittenResult,
@@ -25,7 +25,7 @@ from proxy.core.history.embedded import (
     texts_of,
     with_parts,
 )
-from proxy.core.history.turns import Pending, calls_of, is_result, is_user
+from proxy.core.history.turns import Pending, calls_of, is_user
 from proxy.core.jsontext import dumps
 from proxy.core.request import THOUGHT_FIELDS, Cleared, ClearResults, ClearThoughts, Edit, Message
 
@@ -38,6 +38,8 @@ _SHOWN = 90
 _WORTH = 1.5
 """Smallest ratio of a result's length to that of its note for a note to be worth it."""
 _READ = 400
+_OUTCOME = 400
+"""Characters at a result's end in which the line that shows its outcome is kept with all that follows it."""
 _LONGEST_NAME = 64
 _PROMPT, _COMMON = 4, 2
 """Lines at the end of a result that may be a shell's prompt, and number of results that have to share such a line."""
@@ -110,8 +112,9 @@ class _Calls:
 
 def cleaned(before: Sequence[Message], after: Sequence[Message]) -> int:
     """Count the results of a history that are not in another as they were, without those that were notes already."""
-    remaining = Counter(result.text for result in results_of(after))
-    return (Counter(result.text for result in results_of(before) if not result.is_note) - remaining).total()
+    remaining = Counter(result.text.removesuffix(GAPS) for result in results_of(after))
+    whole = Counter(result.text.removesuffix(GAPS) for result in results_of(before) if not result.is_note)
+    return (whole - remaining).total()
 
 
 def results_of(messages: Sequence[Message]) -> list[Result]:
@@ -151,12 +154,13 @@ def note_for(result: Result, prompts: Collection[str] = ()) -> str:
     return f"{NOTE} to save room: {result.name}, {len(result.text)} characters. It began: {began.rstrip()} … {ended}Call the tool again if you need it.]"
 
 
-def unread_from(messages: Sequence[Message]) -> int:
-    """Return the index after which there are only results, which the model has not read yet."""
-    end = len(messages)
-    while end > 0 and is_result(messages[end - 1]):
-        end -= 1
-    return end
+def ends_of(result: Result, prompts: Collection[str] = ()) -> str:
+    """Return the beginning and the end of a result, from its outcome on, without a mark; or a note, if there is no place to cut."""
+    text = result.text.removesuffix(GAPS)
+    near = max(0, len(text) - _OUTCOME)
+    at = text.rfind(telling_line(text, prompts), near)
+    ends = without_middle(result.text, _SHOWN, line_start(text, near, at) if at >= 0 else len(text) - _SHOWN)
+    return ends if len(ends) <= _LONGEST_NOTE + len(GAPS) else note_for(result, prompts)
 
 
 def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:

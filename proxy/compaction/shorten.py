@@ -17,6 +17,10 @@ _CHARACTERS_OUT = "[… {} characters left out here …]"
 CUT_MARK = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
 HINT = "\n[Shortened. Call the tool again if you need the rest.]"
 """Ends a result that was shortened."""
+GAPS = "\n[Of earlier results only the beginnings and ends are left. Call a tool again if you need more of its result.]"
+"""Ends a result that comes after others whose middles were left out without a mark (see `without_middle`)."""
+_LINE_START, _BETWEEN_WORDS = re.compile(r"(?<=\S\n)(?=\S)"), re.compile(r"(?<=\w)(?= \w)")
+"""Places at which every tokenizer that was tried begins a new token, whatever comes before."""
 _TRIES = 4
 _AIM = 0.97
 """Share of the tokens that the first try aims at."""
@@ -51,13 +55,32 @@ def cut_middle(text: str, most: int, *, edge: str = "") -> str:
     return short if len(short) < len(text) else text
 
 
+def without_middle(text: str, head: int, tail: int) -> str:
+    """Leave out the middle of a text without a mark: at most `head` characters stay of its beginning, and its end from `tail` on.
+
+    To a backend's cache that is a deletion, since what is left has the same tokens as before: it is cut where lines begin, or between
+    words. Returns the text itself if there is no such place.
+    """
+    line = _LINE_START.search(text, tail)
+    seam = line or _BETWEEN_WORDS.search(text, tail)
+    if seam is None:
+        return text
+    ends = [*_LINE_START.finditer(text, 0, head + 1)] or ([] if line else [*_BETWEEN_WORDS.finditer(text, 0, head)])
+    return text[: ends[-1].start() if ends else 0] + text[seam.start() :]
+
+
+def line_start(text: str, start: int, end: int) -> int:
+    """Return the last index from `start` to `end` at which `without_middle` may cut before a line; `end` if there is none."""
+    return max((place.start() for place in _LINE_START.finditer(text, start, end + 1)), default=end)
+
+
 def telling_line(text: str, prompts: Collection[str] = ()) -> str:
     """Return the line that best shows how something ended.
 
     It is an error near the end or in the first two lines, else the last line. Lines without a word are skipped. So are
     those in `prompts`, which shells print after any output, unless they look like errors.
     """
-    stripped = map(str.strip, text.removesuffix(HINT).split("\n"))
+    stripped = map(str.strip, text.removesuffix(GAPS).removesuffix(HINT).split("\n"))
     lines = [line for line in stripped if re.search(r"\w", line) and not _PROMPT.fullmatch(line)]
     lines = [line for line in lines if line not in prompts or GRAVE.search(line)]
     return next(filter(GRAVE.search, (*lines[: -_NEAR - 1 : -1], *lines[:2])), lines[-1] if lines else "")

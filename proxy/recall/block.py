@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from proxy.core.history.marks import RECALLED, RECALLED_END, defanged
+from proxy.core.history.turns import in_front
 from proxy.core.piece import CallPart, arguments_of
 from proxy.core.request import Message
 from proxy.recall.ranking import Passage
@@ -68,9 +69,7 @@ class RecalledBlocks:
         """Return a history with each block in front of its user message's own words, which stay unchanged."""
         messages = list(history)
         for index, block in self.blocks.items():
-            content: Any = messages[index].get("content") or ""
-            front = [{"type": "text", "text": block.text}] if isinstance(content, list) else f"{block.text}\n\n"
-            messages[index] = {**messages[index], "content": front + content}
+            messages[index] = in_front(messages[index], block.text)
         return messages
 
 

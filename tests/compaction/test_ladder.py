@@ -24,11 +24,11 @@ from proxy.compaction.ladder import (
 )
 from proxy.compaction.middles import cut_message
 from proxy.compaction.policy import PruneLimits
-from proxy.compaction.results import NOTE, results_of, unread_from, with_texts
-from proxy.compaction.shorten import HINT, characters_cut
+from proxy.compaction.results import NOTE, results_of, with_texts
+from proxy.compaction.shorten import GAPS, HINT, characters_cut
 from proxy.core.history.embedded import IMAGE_OMITTED
 from proxy.core.history.marks import INSTRUCTION, NOTED
-from proxy.core.history.turns import cut_points, first_user, is_result, is_user, newest_user
+from proxy.core.history.turns import cut_points, first_user, is_result, is_user, newest_user, unread_from
 from proxy.core.request import Message, text_of
 from tests.compaction.driver import BY, driven
 from tests.histories import (
@@ -121,7 +121,8 @@ def tool_histories(draw: st.DrawFn) -> list[Message]:
 @st.composite
 def jobs(draw: st.DrawFn) -> Reduction:
     messages = draw(st.one_of(tool_histories(), histories(longest=5), mixed_histories()))
-    return replace(reduction_of(messages, sum(cost(messages)) * draw(st.floats(0.01, 1.1))), limits=draw(figures))
+    before = reduction_of(messages, sum(cost(messages)) * draw(st.floats(0.01, 1.1)))
+    return replace(before, limits=draw(figures), closes=draw(st.booleans()))
 
 
 @pytest.mark.parametrize("name", LADDER)
@@ -274,6 +275,39 @@ def test_odd_results_are_masked_too(result: Message) -> None:
     done = mask_results(reduction(messages), 3)
     assert text_of(done.messages[1]).startswith(NOTE)
     assert {**done.messages[1], "content": 0} == {**result, "content": 0}
+
+
+@pytest.mark.parametrize("rung", [mask_results, cap_results])
+@forms
+def test_where_gaps_cost_nothing_results_lose_their_middles_without_a_mark(
+    rung: Callable[[Reduction, int], Reduction], form: str
+) -> None:
+    """The newest result that was read says so, once: what it is in front of has not been read yet."""
+    messages = FORMS[form]([user("a"), *(m for n in range(6) for m in step(n, f"{LINES}\nERROR {n}\n$ "))])
+    before = replace(reduction(messages, minimum_gain=0, result_tokens=300), closes=True)
+    some = rung(replace(before, budget=before.total - 1.5 * before.costs[2]), 99)
+    assert changed(messages, some) == [2, 4, 10]
+    assert results(some.messages)[4][2] == results(messages)[4][2] + GAPS
+    done = rung(replace(some, budget=0.0), 99)
+    for (*_, old), (*_, new) in zip(results(messages)[:4], results(done.messages), strict=False):
+        begin, end = new.removesuffix(GAPS).split("\n", 1)[0], new.removesuffix(GAPS)[-10:]
+        assert old.startswith(begin)
+        assert old.endswith(end)
+        assert "ERROR" in end
+        assert len(new) < len(old) / 3
+    assert str(done.messages).count(GAPS.strip()) == 1
+    assert changed(done.messages, rung(done, 99)) == [], "twice is as once"
+
+
+@given(jobs())
+def test_gaps_take_characters_out_and_put_none_in(before: Reduction) -> None:
+    for rung in (mask_results, cap_results):
+        done = rung(replace(before, closes=True), 99)
+        for old, new in zip(results_of(before.messages), results_of(done.messages), strict=True):
+            if old.text != new.text and not new.is_note and old not in before.kept:
+                left = new.text.removesuffix(GAPS)
+                begun = next((at for at, (a, b) in enumerate(zip(left, old.text, strict=False)) if a != b), len(left))
+                assert old.text.removesuffix(GAPS).endswith(left[begun:])
 
 
 # -- duplicates

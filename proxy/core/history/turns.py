@@ -111,12 +111,33 @@ def newest_user(messages: Sequence[Message]) -> int | None:
     return None
 
 
+def unread_from(messages: Sequence[Message]) -> int:
+    """Return the index after which there are only results, which the model has not read yet."""
+    end = len(messages)
+    while end > 0 and is_result(messages[end - 1]):
+        end -= 1
+    return end
+
+
+def newest_place(messages: Sequence[Message]) -> int | None:
+    """Return the index of the first result that the model has not read yet, or else of the newest user message."""
+    unread = unread_from(messages)
+    return unread if unread < len(messages) else newest_user(messages)
+
+
 def first_user(messages: Sequence[Message]) -> int | None:
     """Return the index of the user's first message, which stays pinned because it usually states the task.
 
     None if a summary has replaced it.
     """
     return next((None if is_summary(message) else i for i, message in enumerate(messages) if is_user(message)), None)
+
+
+def in_front(message: Message, text: str) -> Message:
+    """Return a message with a text in front of its own words, which stay unchanged."""
+    content: Any = message.get("content") or ""
+    front: Any = [{"type": "text", "text": text}] if isinstance(content, list) else f"{text}\n\n"
+    return {**message, "content": front + content}
 
 
 def signed(message: Message) -> Message:
