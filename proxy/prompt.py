@@ -10,7 +10,7 @@ from proxy.backends.profile import RepairRules
 from proxy.compaction.compaction import Compaction
 from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, Digests, digests_in, entries, links
 from proxy.core.history.layout import beginning_of_answer, laid_out
-from proxy.core.history.turns import newest_user
+from proxy.core.history.turns import newest_place
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
 from proxy.emulation.offer import Offer
@@ -207,6 +207,8 @@ class Prompt:
             beyond = max(0, len(old.replacement) - covered)
             covered, replaced = covered + beyond, replaced + beyond
             covered += old.covered - len(old.replacement)
+        # A summary that is as it was keeps its place.
+        place = old.place if old and done.kind == "pruned" else newest_place(done.messages) or 0
         checkpoint = Checkpoint(
             scope=scope,
             digest=self.links[covered - 1] if covered or old is None else old.digest,
@@ -218,7 +220,7 @@ class Prompt:
             created=created,
             window=window,
             # A client has its own summary where it put it.
-            place=(newest_user(done.messages) or 0) if after_tail and not self.request.compaction else 0,
+            place=place if after_tail and not self.request.compaction else 0,
             began=(old.began if old else "") or beginning_of_answer(done.messages, self.sent),
         )
         return self.recognised_by(checkpoint, until)

@@ -19,7 +19,7 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import digest_of
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import BEGIN
-from proxy.core.history.turns import calls_of, newest_user
+from proxy.core.history.turns import calls_of, newest_place, newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, text_of
@@ -83,6 +83,8 @@ class _Turn:
     """Digest of that checkpoint; empty if there was none."""
     block: Block | None
     stays: bool | None = None
+    after: int = 0
+    """Number of messages from the user message to the one that the block is in front of."""
     capped: int = 0
     """Number of capped results when it was decided: if no block was found, another capped result is reason to search again."""
 
@@ -121,13 +123,25 @@ class Recaller(AddOn):
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
         turn = self._turns.get(key)
         capped = len(prompt.capped)
+        turn, moved = self._turns.get(key), len(prompt.history) - len(prompt.sent)
+        capped = len(prompt.capped)
+        if (
+            turn is not None
+            and turn.block
+            and job.closes_gaps
+            and (not turn.after or turn.after + moved + newest > placed)
+        ):
+            turn.beginning = prompt.beginning  # with another block in its place, all steps since would be read again
         if turn is not None and turn.beginning == prompt.beginning and (turn.block or turn.capped == capped):
-            blocks = earlier if turn.block is None else {**earlier, placed: turn.block}
+            at = newest + turn.after + moved if turn.after else placed
+            blocks = earlier if turn.block is None else {**earlier, at: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
-            block = await self._fitted(job, await self._needed(job, newest), placed, earlier, reserve)
-            self._remember(key, _Turn(job.prompt.beginning, block, capped=capped))
+            step = (newest_place(prompt.sent) or newest) if job.closes_gaps else newest
+            at = placed if step == newest else step + moved
+            block = await self._fitted(job, await self._needed(job, newest), at, earlier, reserve)
+            self._remember(key, _Turn(job.prompt.beginning, block, after=step - newest, capped=capped))
         _record(job, job.outcome.clock() - since)
 
     @override
@@ -202,7 +216,7 @@ class Recaller(AddOn):
                 tokens_after = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
                 turn.stays = _reads_anew(job) or turn.block.tokens * _WORTH <= tokens_after
             if turn.stays:
-                found[index + moved] = turn.block
+                found[index + turn.after + moved] = turn.block
         return found
 
     async def _fitted(

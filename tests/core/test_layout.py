@@ -19,7 +19,8 @@ def said(script: str) -> list[Message]:
         "one": f"{OPEN}\n{EARLIER}\none\n{CLOSE}",
         "two": f"{OPEN}\n{EARLIER}\ntwo\n{CLOSE}",
     }
-    roles = {"s": "system", "u": "user", "a": "assistant"}
+    words |= {"one+res": f"{words['one']}\n\nres", "both+res": f"{words['one']}\n{OPEN}\ntwo\n{CLOSE}\n\nres"}
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
     parts = (part.split(":", 1) for part in script.split(" ") if part)
     return [{"role": roles[role], "content": words.get(text, text)} for role, text in parts]
 
@@ -36,6 +37,8 @@ SENT = "u:task a:Sure.\nMore. u:old a:gone u:q1 a:a1 u:q2"
         ("u:task a:ok u:1 a:noted u:q1 a:a1 u:q2", 6, "u:task a:ok u:q1 a:a1 u:one a:read u:q2"),
         ("u:task a:2 u:q1 a:a1 u:q2", 4, "u:task a:Sure. u:one a:read u:q1 a:a1 u:two a:read u:q2"),
         ("u:1 a:noted u:q1 a:a1 u:q2", 4, "u:q1 a:a1 u:one a:read u:q2"),
+        ("u:task a:1 u:bridge a:a0 t:r0 a:a1 t:res a:a2 t:r2", 6, "u:task a:a0 t:r0 a:a1 t:one+res a:a2 t:r2"),
+        ("u:2 a:noted u:q1 a:a0 t:res", 4, "u:q1 a:a0 t:both+res"),
         ("u:task a:1 u:q1", 2, ""),
         ("u:task a:1 u:q1 a:a1", 4, ""),
         ("u:task a:1 u:q1 a:a1 a:a2", 4, ""),
@@ -49,7 +52,7 @@ def test_a_summary_follows_the_tail_if_roles_alternate_there(history: str, place
     system = said("s:help")
     messages = laid_out(system, said(history), place, beginning_of_answer(said(history), said(SENT)))
     assert messages == [*system, *said(laid or history)]
-    assert not laid or not violates(messages, "alternate")
+    assert not laid or "t:" in laid or not violates(messages, "alternate")
 
 
 @pytest.mark.parametrize("begins", ["<think>", "[CALL]", "```", ""])

@@ -55,7 +55,7 @@ class Stand:
         self.meter, self.key, self.scope, self.settings = meter, ("b", "m"), scope, Settings()
         self.exchange, self.known_backend, self.profile = SimpleNamespace(tenant=""), UNKNOWN, ModelProfile()
         self.budget, self.undisturbed = budget_for(self.settings, WINDOW), False
-        self.managed = Managed()
+        self.managed, self.closes_gaps = Managed(), False
         self.outcome = Telemetry(clock=lambda: 0.0).silent()
         self.ahead: Any = None
         self.estimate: Any = None
