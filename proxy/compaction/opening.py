@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from proxy.compaction.ladder import Reduction
 from proxy.compaction.middles import cut_message
+from proxy.core.history.layout import begun
 from proxy.core.history.marks import NOTED, is_summary
 from proxy.core.history.rules import constraints
 from proxy.core.history.sentences import identifiers
@@ -113,16 +114,17 @@ def opening(
 
 
 def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[Message]:
-    """Yield the chosen messages with short answers between them, or a placeholder where the roles would not alternate."""
-    before: Message | None = None
+    """Yield the chosen messages, with beginnings of answers between them where the roles would not alternate."""
+    messages, before = reduction.messages, -1
     first = min(chosen, default=0)
-    if all(_is_short(message) for message in reduction.messages[:first]):
-        yield from reduction.messages[:first]  # a greeting
+    if all(_is_short(message) for message in messages[:first]):
+        yield from messages[:first]  # a greeting
     for index in sorted(chosen):
-        if before is not None and index - 1 not in chosen and bridge_needed(before, [chosen[index]]):
-            answer = reduction.messages[index - 1]
-            yield answer if _is_short(answer) else {"role": "assistant", "content": NOTED}
-        before = chosen[index] if chosen[index].get("role") not in SYSTEM_ROLES else before
+        if before >= 0 and index - 1 not in chosen and bridge_needed(chosen[before], [chosen[index]]):
+            answer = messages[before + 1]
+            # To a backend's cache, an answer of which only that is left is a deletion.
+            yield answer if _is_short(answer) else {"role": "assistant", "content": begun(answer) or NOTED}
+        before = index if chosen[index].get("role") not in SYSTEM_ROLES else before
         yield chosen[index]
 
 
