@@ -20,13 +20,15 @@ About = Literal["start", "all"]
 _START: Final = r"""\bfirst\b \binitially\b \boriginally\b \bbegin \bbegan\b \bstart(?:ed|s)?\b \berst(?:e[nrsm]?|mals)?\b \bzuerst\b \banfang \bbegann\b
     \bpremier \bdebut \bcommence \bprimer \bprincipio\b \bcomienz \bempez \bprimeir \binicio\b \bcomec \bprim[aoi]\b \binizi[oa] \bперв
     \bначал 最初 一开始 一開始 最开始 最開始 第一 처음 \b첫"""
+_SUMMARY: Final = r"""\brecap \bsummar \boverview\b \bfass(?:e|t|en)\b \bzusammen[fz] \buberblick\b \bresum \brecapitul \briassu \briepilog \bитог \bобзор
+    总结 總結 回顾 回顧 まとめ 要約 요약 정리"""
 _ALL: Final = r"""\border\b(?!\sto\b) \bdevelop \bprogress \bevolve \bunfold \bstages\b \bphases\b \bmilestones\b \bstory\b \bhistory\b \bsequence\b \bchronolog \btimeline\b \bover\stime\b \bfrom\s(?:the\s)?(?:first|start|beginning)\b
-    \bstep\sby\sstep \bso\sfar\b \b(?:until|up\sto)\snow\b \beverything\b \ball\b \brecap \bsummar \btopics\b \b(?:have|did)\swe\b \bhow\smany\b \blist\b \boverview\b
-    \breihenfolge\b \bverlauf \bverlief\b \bablauf \breihe\snach\b \bbisher \bbis\sjetzt\b \bvon\sanfang\san\b \balle[sn]?\b \bzusammen[fz] \buberblick\b \bwie\sviele
-    \bordre\b \bderoul \bevolu \bjusqu \btou(?:te?s?|s)\b \bdu\sdebut\sa \bresum \brecapitul \bcombien\b \border \borden\b \bdesarroll \bevolucion \bhasta\s(?:ahora|aqui)\b \btod[oa]s?\b
+    \bstep\sby\sstep \bso\sfar\b \b(?:until|up\sto)\snow\b \beverything\b \ball\b \btopics\b \b(?:have|did)\swe\b \bhow\smany\b \blist\b
+    \breihenfolge\b \bverlauf \bverlief\b \bablauf \breihe\snach\b \bbisher \bbis\sjetzt\b \bvon\sanfang\san\b \balle[sn]?\b \bwie\sviele
+    \bordre\b \bderoul \bevolu \bjusqu \btou(?:te?s?|s)\b \bdu\sdebut\sa \bcombien\b \border \borden\b \bdesarroll \bevolucion \bhasta\s(?:ahora|aqui)\b \btod[oa]s?\b
     \bcuant[oa]s\b \bordem\b \bate\s(?:agora|aqui)\b \btud[oa]s?\b \bquant[oaie]s?\b \bordine\b \bsvilupp \bfinora\b \bfino\sa(?:d|\s|desso) \btutt[oaie]\b
-    \briassu \briepilog порядк \bразви \bдо\sсих\sпор\b \bвсе\b \bсколько\b \bитог \bобзор 顺序 进展 進展 经过 經過 順序 順番 到目前 至今 迄今 从头 從頭 所有 全部 多少 几 幾
-    总结 總結 回顾 回顧 これまで 経緯 今まで まとめ 要約 すべて いくつ 순서 과정 지금까지 모든 모두 요약 정리 몇"""
+    порядк \bразви \bдо\sсих\sпор\b \bвсе\b \bсколько\b 顺序 进展 進展 经过 經過 順序 順番 到目前 至今 迄今 从头 從頭 所有 全部 多少 几 幾
+    これまで 経緯 今まで すべて いくつ 순서 과정 지금까지 모든 모두 몇"""
 _BEFORE: Final = r"""\b(?:did|ha[ds])\b \bbeen\b \bwas\b \bwere\b \bwent\b \bhave\s(?:i|we|you)\b \b(?:i|we|you)(?:\shave|'ve)\b \bsaid\b \basked\b \btold\b
     \bmentioned\b \bnamed\b \bdiscussed\b \btalked\b \bhappened\b \b(?:conversation|chat|discussion|story|history)\b \bhab(?:e|en|t)\b \bhast\b \bhat\b \bwar(?:en)?\b \bwurde
     \bgesprach \bunterhaltung\b \bai-je\b \bavons \bas-tu\b \bj'ai\b \betai(?:t|ent)\b \b(?:c'|s')est\b \bdije\b \bpregunt[eo]\b \bh(?:e|emos|ice|icimos)\b \bfue\b \bera\b
@@ -37,10 +39,11 @@ _BEFORE: Final = r"""\b(?:did|ha[ds])\b \bbeen\b \bwas\b \bwere\b \bwent\b \bhav
 # questions; by position it is 36 % in a window of 4,096 tokens and 70 % in 8,192 (33 and 83 % on chats that the table
 # was not written for). A phrase that is missing here is ranked by words, as before.
 _TABLE: Final[Sequence[tuple[About, re.Pattern[str]]]] = (
+    ("all", re.compile("|".join(_SUMMARY.split()))),
     ("all", re.compile("|".join(_ALL.split()))),
     ("start", re.compile("|".join(_START.split()))),
 )
-"""Words for the beginning and for the whole, folded: English, German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese, Korean."""
+"""Words for requests for the whole, for the whole, and for the beginning, folded: English, German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese, Korean."""
 _PAST: Final = re.compile("|".join(_BEFORE.split()))
 """Words that refer to what was said or happened before, in the same languages; "sort them all" and "first, add a test" have none."""
 _LONGEST: Final = 400
@@ -54,8 +57,11 @@ RANKED: Final = 0.25
 
 def about_conversation(text: str) -> About | None:
     """Return which part of the conversation a message asks about, its `start` or `all` of it, or None."""
-    plain = folded(asked(text) or text) if len(text) <= _LONGEST else ""
-    return next((about for about, words in _TABLE if words.search(plain)), None) if _PAST.search(plain) else None
+    asks = asked(text)
+    plain = folded(asks or text) if len(text) <= _LONGEST else ""
+    # "I feel bored, it has rained all day": 37 of 45 overviews in real chats were for messages that ask nothing.
+    table = (_TABLE if asks else _TABLE[:1]) if _PAST.search(plain) else ()
+    return next((about for about, words in table if words.search(plain)), None)
 
 
 def overview(

@@ -29,7 +29,7 @@ _LONGEST = 1_000_000
 """Most characters of one message that are indexed: a long book. Tool output beyond that can be had by calling the tool again."""
 _SENTENCE_ENDS = ".!?\u3002\uff01\uff1f\u061f\n"
 _WORDS = r"""who whom whose what when where which why how tell\sme remind\sme show list name give repeat recall say quote state look\sup find
-    describe explain wer wen wem was wann wo woher wohin welche[rsnm]? warum wieso wie wieviel nenn\w* sag zeig\w* erinner\w* qui quoi quand où
+    describe explain (?:do|did|can|could|have)\s(?:i|we|you) (?:hast|kannst|k[oö]nntest|wei(?:ß|ss)t)\sdu \w{2,5}-(?:tu|je|vous|nous) wer wen wem was wann wo woher wohin welche[rsnm]? warum wieso wie wieviel nenn\w* sag zeig\w* erinner\w* qui quoi quand où
     quel\w* pourquoi comment combien dis rappelle redonne donne qui[eé]n\w* qu[eé] cu[aá]ndo d[oó]nde cu[aá]l\w* c[oó]mo cu[aá]nt\w*
     recu[eé]rda\w* dime quem quando onde qual quais quant\w+ lembra\w* diga chi che cosa dove quale perch[eé] ricorda\w* dimmi кто кого что
     когда где куда как\w* почему сколько чей напомни скажи подскажи"""

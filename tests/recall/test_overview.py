@@ -40,7 +40,14 @@ Add a timeline component to the page.
 Summarise this article.
 At the beginning of the file add a licence header.
 Print everything you find in the log.
-Bis jetzt klappt es. Wie geht es weiter?""".splitlines()
+Bis jetzt klappt es. Wie geht es weiter?
+I feel bored, it has rained all day.
+I've been painting for weeks and make no progress.
+The first call with the team went well.
+Ich habe heute alles geschafft.
+J'ai tout fini hier.
+Terminé todo, fue un buen día.
+我想跟你聊聊我的写作，进展缓慢。""".splitlines()
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def test_who_tells_something_gets_less_easily_something_back_than_who_asks() -> 
     "text",
     [
         *("Where did Tom buy the boat?", "where did Tom buy the boat", "remind me where Tom's boat is from"),
+        *("have you got Tom's boat", "did we talk about Tom's boat", "hast du was zu Tom, boat", "as-tu Tom, boat"),
         *("汤姆在哪里买了船\uff1f", "汤姆在哪里买了船", "¿Dónde compró Tom el barco?", "dónde compró Tom el barco"),
     ],
 )
