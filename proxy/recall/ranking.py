@@ -5,7 +5,7 @@ the neighbours of a passage count too. Words find passages with the words of the
 Each decides by itself which passages stand out; reciprocal ranks (Cormack, Clarke and Büttcher, 2009) join the two orders.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -16,7 +16,7 @@ from operator import mul, not_, or_
 
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.sentences import sentences
-from proxy.core.request import Message
+from proxy.core.request import Message, text_of
 from proxy.recall.passages import DAY, MessagePassages, asked, day_term, spoken_text, terms_and_days
 from proxy.recall.words import terms
 
@@ -32,6 +32,10 @@ _RUN = 2
 """Most user messages before the newest, with no answer between, that belong to the query as long as none asks anything: a question
 and a text about it may be separate messages.
 """
+# Agents send each task between the same instructions, which recalled as many steps of other tasks as there was room for:
+# 1,100 tokens in a window of 4,096 and 4,800 in 16,384.
+_TEMPLATE = 4
+"""Sentences shared with earlier user messages from which they count as a program's template, whose words are no query."""
 _OTHER_TEXT = 0.5
 """Weight of a message's text besides its question. It is lowered for a long text, so that all of it together weighs no more than twice
 the question, which it must not drown.
@@ -122,12 +126,25 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
         texts.append(f"{each[:_LONGEST]}\n{each[_LONGEST:][-_LONGEST:]}")
         if asked(texts[-1]):
             break  # text before a question does not belong to it
-    text = "\n".join(texts)
-    weights, others = _weighted(asked(text)), _weighted(text)
+    text, template = _without_template("\n".join(texts), messages[: newest + 1 - len(texts)])
+    weights, others = ({t: w for t, w in _weighted(each).items() if t not in template} for each in (asked(text), text))
     share = min(_OTHER_TEXT, 2 * len(weights) / len(others)) if weights else 1.0
     bar = _BAR * (1 - len(weights) / len(others)) if len(others) > 1 else _BAR
     # The question's terms come first, since only the first `_MOST_TERMS` count, and keep their own weights.
     return Query(weights | {term: weight * share for term, weight in others.items()} | weights, bar)
+
+
+def _without_template(text: str, earlier: Sequence[Message]) -> tuple[str, set[str]]:
+    """Return what a program's template around the user's task leaves of a text, and the terms that its tasks share."""
+    every = [*sentences(text, longest=_LONGEST)]
+    before = [text_of(each) for each in earlier if each.get("role") == "user"]
+    said = "\n".join(before)
+    shared = [each for each in every if each in said]
+    if not _TEMPLATE <= len(shared) < len(every):
+        return text, set()
+    messages = ("\n".join(shared), *(each[: 2 * _LONGEST] for each in before))
+    times = Counter(term for each in messages for term in {*terms_and_days(each)})
+    return "\n".join(each for each in every if each not in shared), {term for term in times if times[term] > 1}
 
 
 def search_query(text: str) -> Query:

@@ -171,6 +171,19 @@ def test_a_plain_question_needs_no_more_words_than_the_prompt_has(text: str) -> 
     assert told["content"] in [each.text for each in recalled([*talk(60), told, *talk(40), now], text, lost=100)]
 
 
+def test_what_a_program_puts_around_each_task_is_no_part_of_it() -> None:
+    """Else every task of an agent gets steps of other tasks, which share words with its instructions."""
+    rules = "Solve it by yourself. Run one command at a time. Edit files with care. Submit the flag when it is found."
+    tasks = [
+        f"The {kind} problem {name} is worth 10 points. {rules}"
+        for kind, name in (("crypto", "eps"), ("web", "id"), ("forensic", "flash"))
+    ]
+    messages = said(*(text for task in tasks for text in (task, "I run the command and submit the flag.")))
+    assert query_of(messages, 0).terms.keys() > {"command", "flag"}
+    assert query_of(messages, 4).terms.keys() == {"forens", "flash"}
+    assert query_of([*messages, messages[4]], 6) == query_of(messages[4:], 0), "a task that is sent once more"
+
+
 def test_what_was_said_before_a_question_is_no_part_of_it() -> None:
     messages = [*said("We were at the river.", "Nice.", "The violin is in the office.")]
     asks = {"role": "user", "content": "Where did Tom buy the boat?"}
