@@ -28,8 +28,9 @@ class CacheGaps(AddOn):
     """Makes the server close gaps between consecutive prompts that have most of their messages in common."""
 
     def __init__(self, memory: CacheMemory) -> None:
-        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes], bool, bool]](memory)
-        """Scope and client's messages of the prompt that each model read last, whether they were sent unchanged, and ahead of time."""
+        self._newest = Cache[ModelKey, tuple[str, frozenset[bytes | str], bool, bool]](memory)
+        """Scope and parts of the prompt that each model read last (the client's messages, the checkpoint it begins with, recalled
+        blocks), whether the messages were sent unchanged, and whether ahead of time."""
 
     @override
     async def place(self, job: Job, beside: JsonObject | None = None) -> None:
@@ -50,17 +51,19 @@ class CacheGaps(AddOn):
         prompt.fields.pop(_REUSE, None)
         if chooses:
             prompt.fields.pop(SLOT, None)
-        now = frozenset(prompt.digests if beside is None else ())  # a transcript is in the cache then
+        blocks = (block.text for block in prompt.recalled.blocks.values())
+        # A transcript is in the cache after a request beside the prompt.
+        now = frozenset[bytes | str](() if beside else (*prompt.digests, prompt.beginning, *blocks))
         self._newest.put(job.key, (job.scope, now, prompt.untouched, job.ahead is not None), 96 * len(now))
         if beside is not None:
             return
-        same = scope == job.scope and 2 * len(before & now) > max(len(before), len(now))
+        same, gone = scope == job.scope and 2 * len(before & now) > max(len(before), len(now)), before - now
         # A client's prompt that only grew has no gap, so it can still be forwarded byte for byte.
-        gap = before - now or not (same_bytes and prompt.untouched)
-        if not (same and gap) or _REUSE in prompt.request.body:
+        if not same or not (gone or not (same_bytes and prompt.untouched)) or _REUSE in prompt.request.body:
             return
         prompt.fields[_REUSE] = _RUN
-        if chooses and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
+        # The server finds the slot of a prompt that only grew.
+        if gone and chooses and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
             prompt.fields[SLOT] = slot
 
 

@@ -80,21 +80,24 @@ def test_a_compaction_has_its_summary_read_and_the_newest_message(slots_engine: 
 
 def test_an_agents_steps_have_what_is_new_read(slots_engine: Engine, spillway: StartSpillway) -> None:
     """In the middle of a loop, results lose their middles; at last a summary comes in front of the newest result."""
-    proxy = spillway([slots_engine.url], strategy="mask", recall="off")
     tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {}}}}
     talk = [user("Go through the files.")]
     reductions = list[tuple[str, int]]()
-    for step in range(24):
-        called = {"id": f"c{step}", "type": "function", "function": {"name": "read", "arguments": f'{{"path": "{step}"}}'}}
-        lines = [" ".join(slots_engine.words[step * 31 + at :][:4]) for at in range(30)]
-        talk.append({"role": "assistant", "content": "", "tool_calls": [called]})
-        talk.append({"role": "tool", "tool_call_id": f"c{step}", "content": "\n".join(lines)})
-        answer = proxy.chat(talk, model=slots_engine.model, max_tokens=4, tools=[tool])
-        assert answer.usage is not None
-        if answer.action in ("pruned", "compacted"):
-            reductions.append((answer.action, answer.usage["prompt_tokens"] - answer.cached))
-    assert {action for action, *_ in reductions} == {"pruned", "compacted"}
+    with tapped(slots_engine.url) as tap:
+        proxy = spillway([tap.url], strategy="mask", recall="off")
+        for step in range(24):
+            called = {"id": f"c{step}", "type": "function", "function": {"name": "read", "arguments": f'{{"path": "{step}"}}'}}
+            lines = [" ".join(slots_engine.words[step * 31 + at :][:4]) for at in range(30)]
+            talk.append({"role": "assistant", "content": "", "tool_calls": [called]})
+            talk.append({"role": "tool", "tool_call_id": f"c{step}", "content": "\n".join(lines)})
+            answer = proxy.chat(talk, model=slots_engine.model, max_tokens=4, tools=[tool])
+            assert answer.usage is not None
+            if answer.action in ("pruned", "compacted"):
+                reductions.append((answer.action, answer.usage["prompt_tokens"] - answer.cached))
+    assert {action for action, _ in reductions} == {"pruned", "compacted"}
     assert all(read < (1.5 if action == "pruned" else 3) * OF_A_TURN for action, read in reductions), reductions
+    asked = sum(each.path == "/slots" for each in tap.seen)
+    assert asked <= 2 * len(reductions), "the server finds the slot of a prompt that only grew"
 
 
 def test_a_slot_in_which_somebody_else_is_answered_is_not_waited_for(engine: StartEngine, spillway: StartSpillway) -> None:
