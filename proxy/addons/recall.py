@@ -107,7 +107,10 @@ class Recaller(AddOn):
 
     @override
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
-        """Put the passages that the newest turn needs in front of its user message, and count the prompt again."""
+        """Put the passages that the newest turn needs in front of its user message, and count the prompt again.
+
+        Where the backend closes gaps, those of a loop's later steps go in front of the newest result, behind all that it has read.
+        """
         prompt = job.prompt
         if not (prompt.lost or prompt.capped) or job.budget is None:
             return
@@ -121,27 +124,22 @@ class Recaller(AddOn):
             await self._insert(job, RecalledBlocks(earlier))
             return  # the prompt is prepared ahead: the user's next message, and so the query, is still unknown
         since, key = job.outcome.clock(), (job.scope, prompt.links[newest])
-        turn = self._turns.get(key)
-        capped = len(prompt.capped)
-        turn, moved = self._turns.get(key), len(prompt.history) - len(prompt.sent)
-        capped = len(prompt.capped)
-        if (
-            turn is not None
-            and turn.block
-            and job.closes_gaps
-            and (not turn.after or turn.after + moved + newest > placed)
-        ):
-            turn.beginning = prompt.beginning  # with another block in its place, all steps since would be read again
+        turn, capped = self._turns.get(key), len(prompt.capped)
+        moved = len(prompt.history) - len(prompt.sent)
+        step = (newest_place(prompt.sent) or newest) - newest if job.closes_gaps else 0
+        if turn is not None and turn.block and turn.after < step:
+            # With another block in its place, all steps behind it would be read again.
+            is_covered = turn.after and newest + turn.after + moved <= placed
+            turn.beginning = turn.beginning if is_covered else prompt.beginning
         if turn is not None and turn.beginning == prompt.beginning and (turn.block or turn.capped == capped):
             at = newest + turn.after + moved if turn.after else placed
             blocks = earlier if turn.block is None else {**earlier, at: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
             await self._insert(job, RecalledBlocks(earlier))
-            step = (newest_place(prompt.sent) or newest) if job.closes_gaps else newest
-            at = placed if step == newest else step + moved
+            at = newest + step + moved if step else placed
             block = await self._fitted(job, await self._needed(job, newest), at, earlier, reserve)
-            self._remember(key, _Turn(job.prompt.beginning, block, after=step - newest, capped=capped))
+            self._remember(key, _Turn(job.prompt.beginning, block, after=step, capped=capped))
         _record(job, job.outcome.clock() - since)
 
     @override

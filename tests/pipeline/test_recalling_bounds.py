@@ -21,6 +21,7 @@ from proxy.outcome import Telemetry
 from proxy.prompt import Prompt
 from proxy.recall.block import NOTHING
 from proxy.tokens.meter import Meter
+from tests.histories import assistant, call, tool
 from tests.pipeline.test_recalling import ASK, THINGS, talk
 
 pytestmark = pytest.mark.slow
@@ -142,6 +143,25 @@ async def test_an_answer_has_as_much_room_as_without_what_is_recalled() -> None:
         newest = job.prompt.recalled.newest
         cramped |= {job.prompt.recalled.cramped} if newest is not None and len(newest.passages) < 3 else set()
     assert (recalled_some > 4, cramped) == (True, {True})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("closes", "places"), [(True, ["nothing in 0"] * 2), (False, [ASK] * 2)])
+async def test_in_a_loop_a_block_is_where_nothing_behind_it_is_read_again(closes: bool, places: list[str]) -> None:
+    """In front of the result that was the newest when it was found, and there it stays when the history is shortened again."""
+    meter = Meter()
+    recaller = recaller_of(meter)
+    fact = {"role": "user", "content": "My sister Mathilda keeps animals, of which number 3 is called Pim3."}
+    messages = [fact, *talk(12), {"role": "user", "content": ASK}]
+    found = list[str]()
+    for step, covered in enumerate((6, 10)):
+        messages += [assistant(None, tool_calls=[call(step)]), tool(step, f"nothing in {step}")]
+        job = await Stand(meter, messages, covered).start()
+        job.closes_gaps = closes
+        await recaller.enrich(job)  # type: ignore[arg-type]
+        sent = zip(job.prompt.messages, job.prompt.history, strict=True)
+        found += [text_of(without) for put, without in sent if put != without and "Pim3" in text_of(put)]
+    assert found == places
 
 
 def neighbour(number: int) -> str:
