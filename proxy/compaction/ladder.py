@@ -141,7 +141,7 @@ class Reduction:
         texts = {result: text for result, text in texts.items() if text != result.text}
         read = [result for at, group in self.results.items() if self.may_change(at, self.read) for result in group]
         said = max((result.index for result in read if result.text.endswith(GAPS)), default=-1)
-        if self.closes and max((result.index for result in texts), default=-1) > said:
+        if self.closes and max((result.index for result in texts if result.index < self.read), default=-1) > said:
             texts |= {read[-1]: texts.get(read[-1], read[-1].text) + GAPS}
         groups = by_message(sorted(texts, key=attrgetter("index"))).items()
         return self.with_changes({at: with_texts(self.messages[at], {r: texts[r] for r in g}) for at, g in groups})

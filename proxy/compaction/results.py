@@ -159,8 +159,8 @@ def ends_of(result: Result, prompts: Collection[str] = ()) -> str:
     text = result.text.removesuffix(GAPS)
     near = max(0, len(text) - _OUTCOME)
     at = text.rfind(telling_line(text, prompts), near)
-    ends = without_middle(result.text, _SHOWN, line_start(text, near, at) if at >= 0 else len(text) - _SHOWN)
-    return ends if len(ends) <= _LONGEST_NOTE + len(GAPS) else note_for(result, prompts)
+    ends = without_middle(text, _SHOWN, line_start(text, near, at) if at >= 0 else len(text) - _SHOWN)
+    return (ends if len(ends) <= _LONGEST_NOTE else note_for(result, prompts)) + result.text[len(text) :]
 
 
 def with_texts(message: Message, changes: Mapping[Result, str]) -> Message:

@@ -65,6 +65,7 @@ def without_middle(text: str, head: int, tail: int) -> str:
     seam = line or _BETWEEN_WORDS.search(text, tail)
     if seam is None:
         return text
+    head = min(head, tail)
     ends = [*_LINE_START.finditer(text, 0, head + 1)] or ([] if line else [*_BETWEEN_WORDS.finditer(text, 0, head)])
     return text[: ends[-1].start() if ends else 0] + text[seam.start() :]
 

@@ -310,6 +310,21 @@ def test_gaps_take_characters_out_and_put_none_in(before: Reduction) -> None:
                 assert old.text.removesuffix(GAPS).endswith(left[begun:])
 
 
+@pytest.mark.parametrize(
+    "text", ["short", "\u5b57" * 900, "x" * 2000, "x: error\n" + "\n".join(f"n {n} abcd" for n in range(26))]
+)
+def test_of_gaps_is_told_once_and_only_of_those_in_results_that_were_read(text: str) -> None:
+    """Not of an unread one that was shortened, which says so itself; nor does a result lose that text with its own."""
+    for messages in ([user("a"), *step(1, LINES)], [user("a"), *step(0, text), *step(1, LINES)]):
+        before = replace(reduction(messages, minimum_gain=0), closes=True, unread=0.0)
+        assert changed(messages, cap_unread(before)) == [len(messages) - 1]
+    messages = [user("a"), *step(0, LINES), *step(1, text + GAPS), *step(2, "unread")]
+    done = mask_results(replace(reduction(messages, minimum_gain=0), closes=True), 99)
+    told = [each.text.removesuffix(GAPS) for each in results_of(done.messages) if each.text.endswith(GAPS)]
+    assert str(done.messages).count(GAPS.strip()) == len(told) == 1
+    assert len(told[0]) <= len(text), "nothing is doubled"
+
+
 # -- duplicates
 
 
