@@ -94,6 +94,12 @@ def test_rules_and_tools_that_were_taken_note_of_stay() -> None:
     assert "Build it." in small
 
 
+def test_between_them_the_assistant_says_nothing_that_others_said() -> None:
+    again = f"Again.\n{FILE}"
+    messages = [user("Fix src/parser.py."), user(FILE), assistant(LONG), user(again), assistant("Ok."), *work()]
+    assert kept(messages) == ["Fix src/parser.py.", "Noted.", again]
+
+
 def test_system_messages_behind_the_first_question_stay() -> None:
     agents = {"role": "system", "content": "Agents that may be called: " + "planner, " * 30}
     messages = [user("Fix src/parser.py"), agents, *work()]

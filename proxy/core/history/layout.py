@@ -81,7 +81,7 @@ def beginning_of_answer(history: Sequence[Message], sent: Sequence[Message]) -> 
 
 def begun(answer: Message) -> str:
     """Return the first sentence of an answer with the white space in front of it, which was read as well; empty if there is none."""
-    text = text_of(answer)
+    text = text_of(answer) if answer.get("role") == "assistant" else ""
     if text.lstrip()[:1] in _MARKED:
         return ""
     first = next(sentences(text, longest=_FILLER), "")
