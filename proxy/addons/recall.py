@@ -19,7 +19,7 @@ from proxy.compaction.policy import prune_limits
 from proxy.core.history.checkpoint import digest_of
 from proxy.core.history.embedded import authored_text
 from proxy.core.history.marks import BEGIN
-from proxy.core.history.turns import calls_of, newest_place, newest_user
+from proxy.core.history.turns import calls_of, is_result, newest_place, newest_user
 from proxy.core.jsontext import is_heavy
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, text_of
@@ -127,12 +127,16 @@ class Recaller(AddOn):
         turn, capped = self._turns.get(key), len(prompt.capped)
         moved = len(prompt.history) - len(prompt.sent)
         step = (newest_place(prompt.sent) or newest) - newest if job.closes_gaps else 0
+        at = placed
+        if turn is not None and turn.after:
+            at = newest + turn.after + moved
+            if not (placed < at < len(prompt.history) and is_result(prompt.history[at])):
+                turn = None  # that result is covered, or the client went back to an earlier step
         if turn is not None and turn.block and turn.after < step:
-            # With another block in its place, all steps behind it would be read again.
-            is_covered = turn.after and newest + turn.after + moved <= placed
-            turn.beginning = turn.beginning if is_covered else prompt.beginning
+            turn.beginning = (
+                prompt.beginning
+            )  # with another block in its place, all steps behind it would be read again
         if turn is not None and turn.beginning == prompt.beginning and (turn.block or turn.capped == capped):
-            at = newest + turn.after + moved if turn.after else placed
             blocks = earlier if turn.block is None else {**earlier, at: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
         else:
@@ -213,8 +217,10 @@ class Recaller(AddOn):
             if turn.stays is None:
                 tokens_after = sum(self._meter.costs(job.key, prompt.sent[index:newest]))
                 turn.stays = _reads_anew(job) or turn.block.tokens * _WORTH <= tokens_after
-            if turn.stays:
-                found[index + turn.after + moved] = turn.block
+            at = index + turn.after
+            # A client that goes back may leave out the step that it is in front of.
+            if turn.stays and (at == index or (at < newest and is_result(prompt.sent[at]))):
+                found[at + moved] = turn.block
         return found
 
     async def _fitted(

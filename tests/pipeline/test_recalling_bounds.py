@@ -164,5 +164,25 @@ async def test_in_a_loop_a_block_is_where_nothing_behind_it_is_read_again(closes
     assert found == places
 
 
+@pytest.mark.anyio
+async def test_a_client_may_go_back_to_an_earlier_step_of_a_loop() -> None:
+    """There, the result that a block was in front of is not sent, or another message is in its place."""
+    meter = Meter()
+    recaller = recaller_of(meter)
+    fact = {"role": "user", "content": "My sister Mathilda keeps animals, of which number 3 is called Pim3."}
+    messages = [fact, *talk(12), {"role": "user", "content": ASK}]
+    steps = [m for n in range(4) for m in (assistant(None, tool_calls=[call(n)]), tool(n, f"nothing in {n}"))]
+    back = [*messages, *steps[:2], assistant("So " * 1500), {"role": "user", "content": "And what else?"}]
+    beyond = [*back, *(each for _ in range(2) for each in (assistant("No."), {"role": "user", "content": "So?"}))]
+    places = list[list[str]]()
+    for sent in ([*messages, *steps], back, beyond, [*messages, *steps[:4]], messages):
+        job = await Stand(meter, sent, 6).start()
+        job.closes_gaps = True
+        await recaller.enrich(job)  # type: ignore[arg-type]
+        put = zip(job.prompt.messages, job.prompt.history, strict=True)
+        places.append([text_of(without) for after, without in put if after != without])
+    assert places == [["nothing in 3"], [], [], ["nothing in 1"], [ASK]]
+
+
 def neighbour(number: int) -> str:
     return f"Our neighbour Quillon{number} paints carriages for the king of Ruritania{number}."
