@@ -171,8 +171,8 @@ def compact(
 def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] | None:
     """Leave out turns after the head, down to the budget if there are as many, without a note in their place; the newest stays.
 
-    `place`: index in front of which the summary is sent, or 0: the turn before it stays too. Returns the rewrite and the indexes of
-    the messages that stay, or None if more than `enough` are left, or a rule or instructions would be hidden from the model.
+    `place`: index in front of which the summary is sent, or 0: the turn before it or around it stays too. Returns the rewrite and the
+    indexes of the messages that stay, or None if more than `enough` are left, or a rule or instructions would be hidden from the model.
     """
     messages, costs = reduction.messages, reduction.costs
     turns = [at for at in cut_points(messages)[:-1] if at >= reduction.floor and is_user(messages[at])]
@@ -180,7 +180,7 @@ def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] 
     for start, end in pairwise(turns):
         if total <= reduction.budget or end > (reduction.newest or 0):
             break
-        if end != place:
+        if not start < place <= end:
             gone.update(range(start, end))
             total -= sum(costs[start:end])
     if not gone or total > reduction.enough or reduction.instructions(min(gone), max(gone) + 1):

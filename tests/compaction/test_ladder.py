@@ -560,6 +560,14 @@ def test_of_what_is_left_out_no_trace_stays_of_the_rest_everything(
     assert set(range(whole.floor)) <= set(kept)
 
 
+@pytest.mark.parametrize("place", [5, 6])
+def test_a_turn_stays_in_which_or_after_which_there_is_the_summary(place: int) -> None:
+    messages = [*(m for n in range(4) for m in (user(f"q{n}"), *step(n, LINES))), user("now")]
+    found = leave_out(replace(reduction(messages), enough=1e9), place)
+    assert found is not None
+    assert found[1] == [*range(6), 12]
+
+
 RULED = [user("Hello."), assistant("Hello."), user("Always answer in French."), assistant("Oui."), user("And now?")]
 
 
