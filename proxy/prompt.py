@@ -10,7 +10,7 @@ from proxy.backends.profile import RepairRules
 from proxy.compaction.compaction import Compaction
 from proxy.core.history.checkpoint import MOST_KNOWN, Checkpoint, Digests, digests_in, entries, links
 from proxy.core.history.layout import beginning_of_answer, laid_out
-from proxy.core.history.turns import newest_place
+from proxy.core.history.turns import is_result, newest_place
 from proxy.core.piece import CallPart
 from proxy.core.request import Message, Request
 from proxy.emulation.offer import Offer
@@ -129,7 +129,8 @@ class Prompt:
     def laid_out(self, history: Sequence[Message]) -> list[Message]:
         """Return the system messages and the history, or one that begins with it, in the order in which they are sent."""
         place, began = (0, "") if self.checkpoint is None else (self.checkpoint.place, self.checkpoint.began)
-        return laid_out(self.system, history, place, began, tools=bool(self.request.body.get("tools")))
+        step = 0 < place < len(self.history) and is_result(self.history[place])
+        return laid_out(self.system, history, place, began, step=step, tools=bool(self.request.body.get("tools")))
 
     @property
     def beginning(self) -> str:

@@ -50,7 +50,8 @@ SENT = "u:task a:Sure.\nMore. u:old a:gone u:q1 a:a1 u:q2"
 )
 def test_a_summary_follows_the_tail_if_roles_alternate_there(history: str, place: int, laid: str) -> None:
     system = said("s:help")
-    messages = laid_out(system, said(history), place, beginning_of_answer(said(history), said(SENT)))
+    began, step = beginning_of_answer(said(history), said(SENT)), "t:" in laid
+    messages = laid_out(system, said(history), place, began, step=step)
     assert messages == [*system, *said(laid or history)]
     assert not laid or "t:" in laid or not violates(messages, "alternate")
 

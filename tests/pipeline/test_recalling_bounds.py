@@ -14,14 +14,14 @@ from proxy.backends.base import UNKNOWN
 from proxy.backends.profile import ModelProfile, RepairRules
 from proxy.compaction.budget import budget_for
 from proxy.core.history.checkpoint import Checkpoint, chain
-from proxy.core.history.marks import RECALLED, RECALLED_END
+from proxy.core.history.marks import CLOSE, OPEN, RECALLED, RECALLED_END
 from proxy.core.request import Managed, Request, text_of
 from proxy.core.settings import Settings
 from proxy.outcome import Telemetry
 from proxy.prompt import Prompt
-from proxy.recall.block import NOTHING
+from proxy.recall.block import NOTHING, Block, RecalledBlocks
 from proxy.tokens.meter import Meter
-from tests.histories import assistant, call, tool
+from tests.histories import FORMS, assistant, call, tool, user
 from tests.pipeline.test_recalling import ASK, THINGS, talk
 
 pytestmark = pytest.mark.slow
@@ -162,6 +162,18 @@ async def test_in_a_loop_a_block_is_where_nothing_behind_it_is_read_again(closes
         sent = zip(job.prompt.messages, job.prompt.history, strict=True)
         found += [text_of(without) for put, without in sent if put != without and "Pim3" in text_of(put)]
     assert found == places
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_in_front_of_a_result_there_is_room_for_a_summary_and_a_block(form: str) -> None:
+    """Nothing comes between a call and its result, although one in a user message is no longer alone there."""
+    steps = [m for n in range(3) for m in (assistant("So.", tool_calls=[call(n)]), tool(n, "res"))]
+    prompt, summary = Stand(Meter(), FORMS[form]([user("Go."), *steps]), 1).prompt, assistant(f"{OPEN}\nIt began.\n{CLOSE}")
+    assert prompt.checkpoint is not None
+    checkpoint = replace(prompt.checkpoint, replacement=(user("Go."), summary), place=7)
+    prompt = replace(prompt, checkpoint=checkpoint, recalled=RecalledBlocks({7: Block("Recalled.", (), 1)}))
+    assert prompt.messages[:-1] == prompt.sent[:-1]
+    assert text_of(prompt.messages[-1]).endswith(f"{CLOSE}\n\nRecalled.\n\n{text_of(prompt.sent[-1])}")
 
 
 @pytest.mark.anyio

@@ -22,7 +22,7 @@ from itertools import chain, pairwise
 
 from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, READ, is_summary
 from proxy.core.history.sentences import sentences
-from proxy.core.history.turns import bridge_needed, in_front, is_result, is_user, joined
+from proxy.core.history.turns import bridge_needed, in_front, is_user, joined
 from proxy.core.request import Message, text_of
 
 _RULES = re.compile(rf"\n{re.escape(HEADING)}((?:\n- [^\n]*)+)(?=\n{re.escape(CLOSE)})")
@@ -33,22 +33,28 @@ _FILLER = 200
 
 
 def laid_out(
-    system: Sequence[Message], history: Sequence[Message], place: int, began: str, *, tools: bool = False
+    system: Sequence[Message],
+    history: Sequence[Message],
+    place: int,
+    began: str,
+    *,
+    step: bool = False,
+    tools: bool = False,
 ) -> list[Message]:
     """Return the messages with the summary in front of the message at `place`, or where it is if roles would not alternate then.
 
-    If the summary was the answer to the task, `began` takes its place (see `beginning_of_answer`). `tools`: whether the request
-    offers any.
+    If the summary was the answer to the task, `began` takes its place (see `beginning_of_answer`). `step`: whether that message is a
+    result, even if recalled passages are in front of it; `tools`: whether the request offers any.
     """
     at = next((at for at, message in enumerate(history[:place]) if is_summary(message)), place)
     begins = at + 1 + any(each.get("content") in (BRIDGE, NOTED) for each in history[at + 1 : at + 2])
-    if not begins < place < len(history) or not (is_user(history[place]) or is_result(history[place])):
+    if not begins < place < len(history) or not (step or is_user(history[place])):
         return [*system, *history]
     rules = "".join(_RULES.findall(history[at]["content"]))
     if rules and tools:
         return [*system, *history]
     *earlier, newest = _RULES.sub("", history[at]["content"]).split(f"{OPEN}\n")[1:]
-    if is_result(history[place]):
+    if step:
         earlier, newest = [], f"{OPEN}\n".join((*earlier, newest))
     head, tail = list(history[:at]), [*chain(*map(_noted, earlier)), *history[begins:place]]
     if began and bridge_needed(head[-1] if head else None, tail) == "assistant":
@@ -57,7 +63,7 @@ def laid_out(
     if any(bridge_needed(*seam) for seam in seams[: 1 + len(earlier)]):
         return [*system, *history]
     front = [*_with_rules(system, rules), *head, *tail]
-    if is_result(history[place]):
+    if step:
         return [*front, in_front(history[place], f"{OPEN}\n{EARLIER}\n{newest}"), *history[place + 1 :]]
     return [*front, *_noted(newest), *history[place:]]
 
