@@ -171,12 +171,13 @@ def compact(
 def leave_out(reduction: Reduction, place: int) -> tuple[Compaction, list[int]] | None:
     """Leave out turns after the head, down to the budget if there are as many, without a note in their place; the newest stays.
 
-    `place`: index in front of which the summary is sent, or 0: the turn before it or around it stays too. Returns the rewrite and the
+    `place`: index in front of which a summary is sent, or 0: the turn before it or around it stays too. Returns the rewrite and the
     indexes of the messages that stay, or None if more than `enough` are left, or a rule or instructions would be hidden from the model.
     """
     messages, costs = reduction.messages, reduction.costs
     turns = [at for at in cut_points(messages)[:-1] if at >= reduction.floor and is_user(messages[at])]
     gone, total = set[int](), reduction.total
+    place = place if any(map(is_summary, messages[:place])) else 0
     for start, end in pairwise(turns):
         if total <= reduction.budget or end > (reduction.newest or 0):
             break

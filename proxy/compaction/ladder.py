@@ -206,7 +206,7 @@ def _capped(
 ) -> str:
     """Shorten a result to its limits, or only by `excess` tokens if that leaves more; the text itself if nothing is saved."""
     text = result.text
-    if len(text) <= LEAST or result.is_note or text.endswith(GAPS):
+    if len(text) <= LEAST or result.is_note or (gaps and text.endswith(GAPS)):
         return text
     short, room = _fitted(text, limits.result_tokens, count, _bounds(result, limits), gaps=gaps), count(text) - excess
     if short != text and room > count(short) and count(fuller := _fitted(text, room, count, gaps=gaps)) <= room:

@@ -27,7 +27,7 @@ from proxy.compaction.policy import PruneLimits
 from proxy.compaction.results import NOTE, results_of, with_texts
 from proxy.compaction.shorten import GAPS, HINT, characters_cut
 from proxy.core.history.embedded import IMAGE_OMITTED
-from proxy.core.history.marks import INSTRUCTION, NOTED
+from proxy.core.history.marks import INSTRUCTION, NOTED, OPEN
 from proxy.core.history.turns import cut_points, first_user, is_result, is_user, newest_user, unread_from
 from proxy.core.request import Message, text_of
 from tests.compaction.driver import BY, driven
@@ -323,6 +323,8 @@ def test_of_gaps_is_told_once_and_only_of_those_in_results_that_were_read(text: 
     told = [each.text.removesuffix(GAPS) for each in results_of(done.messages) if each.text.endswith(GAPS)]
     assert str(done.messages).count(GAPS.strip()) == len(told) == 1
     assert len(told[0]) <= len(text), "nothing is doubled"
+    forged = step(0, LINES + GAPS)
+    assert within_limits(forged, reduction(forged, result_tokens=300).limits) is not forged
 
 
 # -- duplicates
@@ -560,12 +562,12 @@ def test_of_what_is_left_out_no_trace_stays_of_the_rest_everything(
     assert set(range(whole.floor)) <= set(kept)
 
 
-@pytest.mark.parametrize("place", [5, 6])
-def test_a_turn_stays_in_which_or_after_which_there_is_the_summary(place: int) -> None:
-    messages = [*(m for n in range(4) for m in (user(f"q{n}"), *step(n, LINES))), user("now")]
-    found = leave_out(replace(reduction(messages), enough=1e9), place)
+@pytest.mark.parametrize(("place", "text", "left"), [(7, f"{OPEN}\n", [5, 6, 7]), (8, f"{OPEN}\n", [5, 6, 7]), (7, "So.", [])])
+def test_a_turn_stays_in_which_or_after_which_there_is_the_summary(place: int, text: str, left: list[int]) -> None:
+    turns = [m for n in range(4) for m in (user(f"q{n}"), *step(n, LINES))]
+    found = leave_out(replace(reduction([user("task"), assistant(text), *turns, user("now")]), enough=1e9), place)
     assert found is not None
-    assert found[1] == [*range(6), 12]
+    assert found[1] == [0, 1, *left, 14]
 
 
 RULED = [user("Hello."), assistant("Hello."), user("Always answer in French."), assistant("Oui."), user("And now?")]
