@@ -208,7 +208,7 @@ class Prompt:
             beyond = max(0, len(old.replacement) - covered)
             covered, replaced = covered + beyond, replaced + beyond
             covered += old.covered - len(old.replacement)
-        # A summary that is as it was keeps its place.
+        # Pruning leaves the summary as it was, so it keeps its place.
         place = old.place if old and done.kind == "pruned" else newest_place(done.messages) or 0
         checkpoint = Checkpoint(
             scope=scope,

@@ -109,7 +109,7 @@ class Recaller(AddOn):
     async def enrich(self, job: Job, *, reserve: int = 0) -> None:
         """Put the passages that the newest turn needs in front of its user message, and count the prompt again.
 
-        Where the backend closes gaps, those of a loop's later steps go in front of the newest result, behind all that it has read.
+        Where the backend closes gaps, those for a later step of a loop go in front of the newest result, behind all that was read.
         """
         prompt = job.prompt
         if not (prompt.lost or prompt.capped) or job.budget is None:

@@ -79,7 +79,7 @@ class Reduction:
     uncut: Message | None = None
     """The newest user message as it was sent, if it was cut before; else None."""
     closes: bool = False
-    """Whether the backend reads nothing again behind text that is left out, only behind text that is put in."""
+    """Whether the backend need not read again what follows text that is left out, only what follows text that is put in."""
     leans: Mapping[int, int] = field(default_factory=dict)
     """Index after the later message that a message points at, by the index of the latter. Both are covered together."""
 
@@ -90,7 +90,7 @@ class Reduction:
 
     @property
     def excess(self) -> float:
-        """Tokens to save of results, with the room for the text that says where some of theirs are missing."""
+        """Tokens to save in results, including those of the text that says that middles are missing (`GAPS`)."""
         return self.total - self.budget + (self.count(GAPS) if self.closes else 0.0)
 
     @cached_property
@@ -136,7 +136,7 @@ class Reduction:
     def with_results(self, texts: Mapping[Result, str]) -> "Reduction":
         """Return a copy with other texts in place of some results.
 
-        Where their middles leave gaps, the newest result that the model has read says so: in their places, all behind would be read again.
+        If middles are left out without a mark, the newest result that the model has read says so: behind marks, all would be read again.
         """
         texts = {result: text for result, text in texts.items() if text != result.text}
         read = [result for at, group in self.results.items() if self.may_change(at, self.read) for result in group]

@@ -122,7 +122,7 @@ def _with_answers(reduction: Reduction, chosen: dict[int, Message]) -> Iterator[
     for index in sorted(chosen):
         if before >= 0 and index - 1 not in chosen and bridge_needed(chosen[before], [chosen[index]]):
             answer = messages[before + 1]
-            # To a backend's cache, an answer of which only that is left is a deletion.
+            # Only the rest of such an answer is missing: to a backend's cache that is a deletion, a placeholder an insertion.
             yield answer if _is_short(answer) else {"role": "assistant", "content": begun(answer) or NOTED}
         before = index if chosen[index].get("role") not in SYSTEM_ROLES else before
         yield chosen[index]

@@ -39,7 +39,7 @@ _WORTH = 1.5
 """Smallest ratio of a result's length to that of its note for a note to be worth it."""
 _READ = 400
 _OUTCOME = 400
-"""Characters at a result's end in which the line that shows its outcome is kept with all that follows it."""
+"""Characters at a result's end that are searched for the line with its outcome, which stays with all that follows it."""
 _LONGEST_NAME = 64
 _PROMPT, _COMMON = 4, 2
 """Lines at the end of a result that may be a shell's prompt, and number of results that have to share such a line."""
@@ -155,7 +155,7 @@ def note_for(result: Result, prompts: Collection[str] = ()) -> str:
 
 
 def ends_of(result: Result, prompts: Collection[str] = ()) -> str:
-    """Return the beginning and the end of a result, from its outcome on, without a mark; or a note, if there is no place to cut."""
+    """Return the beginning and the end of a result, from its outcome on, without a mark, or a note if that is too long."""
     text = result.text.removesuffix(GAPS)
     near = max(0, len(text) - _OUTCOME)
     at = text.rfind(telling_line(text, prompts), near)

@@ -17,8 +17,8 @@ _CHARACTERS_OUT = "[… {} characters left out here …]"
 CUT_MARK = re.compile(r"\[… (?:(\d{1,12}) lines?, )?(\d{1,12}) characters left out here …\]")
 HINT = "\n[Shortened. Call the tool again if you need the rest.]"
 """Ends a result that was shortened."""
-GAPS = "\n[Of earlier results only the beginnings and ends are left. Call a tool again if you need more of its result.]"
-"""Ends a result that comes after others whose middles were left out without a mark (see `without_middle`)."""
+GAPS = "\n[The middles of some results up to here were left out, without a mark. Call the tool again if you need the rest.]"
+"""Ends the newest result that had been read when middles of results were left out without a mark (see `without_middle`)."""
 _LINE_START, _BETWEEN_WORDS = re.compile(r"(?<=\S\n)(?=\S)"), re.compile(r"(?<=\w)(?= \w)")
 """Places at which every tokenizer that was tried begins a new token, whatever comes before."""
 _TRIES = 4

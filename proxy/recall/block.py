@@ -47,7 +47,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class RecalledBlocks:
-    """Blocks in a prompt, by the index in its history of the user message that follows each."""
+    """Blocks in a prompt, by the index in its history of the message, the user's or a result, that each is in front of."""
 
     blocks: Mapping[int, Block] = field(default_factory=dict)
     newest: Block | None = None
@@ -66,7 +66,7 @@ class RecalledBlocks:
         return 0 if self.newest is None else round(self.newest.tokens)
 
     def put(self, history: Sequence[Message]) -> list[Message]:
-        """Return a history with each block in front of its user message's own words, which stay unchanged."""
+        """Return a history with each block in front of its message's own words, which stay unchanged."""
         messages = list(history)
         for index, block in self.blocks.items():
             messages[index] = in_front(messages[index], block.text)

@@ -4,7 +4,7 @@ A backend reads a prompt from the first token that it does not have. Where it cl
 costs only its summary if that follows the tail; in front of the tail, everything after it is read again. So there a new summary is
 sent in front of the user message that is the newest then, and keeps that place until the next compaction. It is a message of its own:
 a task such as "translate this" must not find it in front of its data. In the middle of a tool loop, where templates have no room for
-another message, it is in front of the newest result's text (Qwen2.5-Coder-1.5B: 10 of 10 facts there, and in front of the tail). Where
+another message, it is in front of the newest result's text (Qwen2.5-Coder-1.5B named 10 of 10 facts from there, as from the front). Where
 roles would not alternate, it stays in front of the tail.
 
 Elsewhere it stays there in any case: both orders have the same tokens read, and weak models take what comes last for the newest. In
