@@ -207,7 +207,7 @@ class Refusal:
 
     @property
     def pooled(self) -> bool:
-        """Whether the memory shared by all slots is the reason: no figures, and a prompt that fits easily."""
+        """Return whether the memory shared by all slots is the reason: no figures, and a prompt that fits easily."""
         return self.overflow is not None and self.overflow.shared and self.roomy
 
 

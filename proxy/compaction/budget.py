@@ -128,7 +128,7 @@ class ContextBudget:
 
     @cached_property
     def _is_tight(self) -> bool:
-        """Whether the fixed part is so large that the figures refer to the room that it leaves."""
+        """Return whether the fixed part is so large that the figures refer to the room that it leaves."""
         return self.fixed > self.zone * self.target * _FIXED
 
     def goal_for(self, grown: "Growth", opening: float) -> int:

@@ -83,7 +83,7 @@ class Store:
 
     @property
     def healthy(self) -> bool:
-        """Whether the last read and the last write worked."""
+        """Return whether the last read and the last write worked."""
         return not (self._reads.problem or self._writes.problem)
 
     @property

@@ -97,7 +97,7 @@ class Estimate:
 
     @property
     def counted(self) -> bool:
-        """Whether the backend counted this very prompt on request, rather than reporting it with an answer."""
+        """Return whether the backend counted this very prompt on request, rather than reporting it with an answer."""
         return self.source == "backend" and self.upper == self.tokens
 
 

@@ -291,7 +291,7 @@ class Settings(ModelSettings):
 
     @property
     def remembers(self) -> bool:
-        """Whether anything is remembered of users, with any model."""
+        """Return whether anything is remembered of users, with any model."""
         return any(each.memory != "off" for each in (self, *self.models.values()))
 
     @property
