@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from proxy.addons.history import Conversation, RequestHistory, RequestRecord
 from proxy.addons.metrics import owner
-from proxy.addons.prompt_diff import diff_rows, parsed_body, prompt_parts
+from proxy.addons.prompt_diff import apart, diff_rows, parsed_body, prompt_parts
 from proxy.addons.sentence import sentence
 from proxy.core.errors import Conflict, Forbidden, NotFound
 from proxy.core.piece import as_count
@@ -272,8 +272,8 @@ class HistoryView:
         forwarded = await parsed_body(wire)
         key = record.outcome.key
         tokens = (await self._meter.measure(key, dict(sent))).tokens
-        await self._meter.measure(key, forwarded)  # off the loop, so that the costs are known
-        messages = forwarded.get("messages") or []
+        messages = [*apart(forwarded.get("messages") or [])]
+        await self._meter.measure(key, {**forwarded, "messages": messages})  # off the loop, so that the costs are known
         rows = await offload_if(
             True, diff_rows, sent.get("messages") or [], messages, self._meter.costs(key, messages), full
         )

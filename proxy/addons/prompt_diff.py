@@ -8,7 +8,7 @@ from proxy.backends.profile import ModelKey
 from proxy.compaction.results import NOTE
 from proxy.compaction.summary import is_bridge
 from proxy.core.history.checkpoint import message_digest
-from proxy.core.history.marks import RECALLED, RECALLED_END, REMEMBERED, is_summary
+from proxy.core.history.marks import CLOSE, OPEN, RECALLED, RECALLED_END, REMEMBERED, is_summary
 from proxy.core.history.turns import calls_of
 from proxy.core.jsontext import HEAVY, loads
 from proxy.core.request import Message, leading_system, text_of
@@ -41,8 +41,8 @@ async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> 
     value = await parsed_body(body)
     if not value:
         return None
-    messages = value["messages"]
-    await meter.measure(key, value)  # off the loop, so that the costs are known
+    messages = [*apart(value["messages"])]
+    await meter.measure(key, {**value, "messages": messages})  # off the loop, so that the costs are known
     costs = meter.costs(key, messages)
     lead, tools = leading_system(messages), bool(value.get("tools"))
     summary = recalled = 0.0
@@ -64,13 +64,26 @@ async def prompt_parts(meter: Meter, key: ModelKey, body: bytes, total: int) -> 
     return parts
 
 
+def apart(messages: Sequence[Message]) -> Iterator[Message]:
+    """Yield forwarded messages, with a summary in front of a result as a message of its own."""
+    for message in messages:
+        content = message.get("content")
+        front = text_of({"content": content[:1] if isinstance(content, list) else content})
+        block, close, rest = front.rpartition(CLOSE)
+        if block.startswith(OPEN) and (rest or isinstance(content, list)):
+            yield {"role": "user", "content": f"{block}{close}"}
+            yield {**message, "content": content[1:] if isinstance(content, list) else rest.removeprefix("\n\n")}
+        else:
+            yield message
+
+
 def diff_rows(
     sent: Sequence[Message],
     forwarded: Sequence[Message],
     costs: Sequence[float],
     full: bool,  # noqa: FBT001 - called by position, in a thread
 ) -> list[dict[str, Any]]:
-    """Describe what became of each message, in the order of the forwarded prompt; `costs` are tokens of forwarded messages.
+    """Describe what became of each message, in the order of the forwarded prompt (see `apart`); `costs` are tokens of its messages.
 
     Call it in a thread: it may take long, because SequenceMatcher is quadratic in the number of messages.
     """
@@ -169,14 +182,14 @@ def _is_completed(before: Message, after: Message) -> bool:
 
 
 def _recalled_block(message: Message) -> str:
-    """Return the recalled block in front of a user's words, with its marks; empty if there is none."""
-    text = text_of(message) if message.get("role") == "user" else ""
+    """Return the recalled block in front of a user's words or a result, with its marks; empty if there is none."""
+    text = text_of(message) if message.get("role") in ("user", "tool") else ""
     end = text.rfind(RECALLED_END) if text.startswith((RECALLED, REMEMBERED)) else -1
     return text[: end + len(RECALLED_END)] if end >= 0 else ""
 
 
 def _without_block(message: Message) -> Message:
-    """Return the message without the recalled block in front of the user's words."""
+    """Return the message without the recalled block in front of it."""
     if not _recalled_block(message):
         return message
     content = message["content"]

@@ -9,6 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from proxy.addons.prompt_diff import apart, diff_rows
+from proxy.core.history.marks import CLOSE, OPEN, RECALLED, RECALLED_END
+from proxy.core.history.turns import in_front
+from proxy.core.request import Message
 from tests.addons.watching import code, viewing
 from tests.fakes import GenericFake, LlamaCppFake, Question, Reply, scripted, walk, words
 from tests.fakes.waiting import HEADERS, Gate, wait_until
@@ -49,6 +53,23 @@ def test_what_was_forwarded_as_it_came_is_kept_whole() -> None:
         assert told["same"] is True
         assert kinds(told) == {"kept": 1}
         assert told["rows"][0]["before"] == told["rows"][0]["after"] == "hello"
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_summary_in_front_of_a_result_is_told_apart_from_it(parts: bool) -> None:
+    result: Message = {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "r"}] if parts else "r"}
+    called: Message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    sent: list[Message] = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "long ago"}, called, result]
+    block = f"{RECALLED}\n- long\n{RECALLED_END}"
+    forwarded = [sent[0], called, in_front(in_front(result, block), f"{OPEN}\nIt went well.\n{CLOSE}")]
+    messages = [*apart(forwarded)]
+    rows = diff_rows(sent, messages, [1.0] * len(messages), False)
+    assert [(row["what"], row["sent"]) for row in rows] == [
+        ("kept", [0]),
+        ("kept", [2]),
+        ("summarised", [1]),
+        ("recalled", [3]),
+    ]
 
 
 def answer_or_summary(question: Question) -> Reply:
