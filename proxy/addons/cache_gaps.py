@@ -63,7 +63,7 @@ class CacheGaps(AddOn):
             return
         prompt.fields[_REUSE] = _RUN
         # The server finds the slot of a prompt that only grew.
-        if gone and chooses and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
+        if (gone or paused) and chooses and (slot := await _read_last(job, cancelled=paused or ahead)) is not None:
             prompt.fields[SLOT] = slot
 
 
