@@ -130,14 +130,8 @@ class Prompt:
         """Return the system messages and the history, or one that begins with it, in the order in which they are sent."""
         place, began = (0, "") if self.checkpoint is None else (self.checkpoint.place, self.checkpoint.began)
         step = 0 < place < len(self.history) and is_result(self.history[place])
-        return laid_out(
-            self.system,
-            history,
-            place,
-            began,
-            step=step,
-            tools=self.offer is not None or bool(self.request.body.get("tools")),
-        )
+        tools = self.offer is not None or bool(self.request.body.get("tools"))
+        return laid_out(self.system, history, place, began, step=step, tools=tools)
 
     @property
     def beginning(self) -> str:

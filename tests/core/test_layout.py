@@ -2,9 +2,13 @@
 
 import pytest
 
+from proxy.backends.profile import RepairRules
+from proxy.core.history.checkpoint import Checkpoint
 from proxy.core.history.layout import beginning_of_answer, laid_out
 from proxy.core.history.marks import BRIDGE, CLOSE, EARLIER, HEADING, NOTED, OPEN, READ
-from proxy.core.request import Message
+from proxy.core.request import Message, Request
+from proxy.emulation.offer import Offer
+from proxy.prompt import Prompt
 from proxy.shaping.repair import violates
 
 
@@ -76,6 +80,20 @@ def test_rules_do_not_have_the_descriptions_of_tools_read_again() -> None:
     system, ruled, bare = said("s:help"), said("u:task a:r u:q1 a:a1 u:q2"), said("u:task a:1 u:q1 a:a1 u:q2")
     assert laid_out(system, ruled, 4, "Sure.", tools=True) == [*system, *ruled]
     assert laid_out(system, bare, 4, "Sure.", tools=True) == laid_out(system, bare, 4, "Sure.")
+
+
+@pytest.mark.parametrize("offer", [None, Offer({})])
+def test_tools_described_in_the_prompt_are_tools_too(offer: Offer | None) -> None:
+    history, system = said("u:task a:r u:q1 a:a1 u:q2"), said("s:help")
+    found = Checkpoint(
+        scope="", digest=b"", covered=2, replacement=(*history[:2],), tokens_before=0, tokens_after=0, kind="compacted", created=0,
+        place=4, began="Sure.",
+    )  # fmt: skip
+    prompt = Prompt(
+        request=Request(body={}), offer=offer, builtin={}, system=system, sent=history, shown=history, digests=[], links=[],
+        as_received=True, fields={}, rules=RepairRules(), checkpoint=found,
+    )  # fmt: skip
+    assert (prompt.messages[0] == system[0]) is (offer is not None)
 
 
 def test_rules_are_a_part_of_their_own_where_the_system_message_has_parts() -> None:
