@@ -133,9 +133,8 @@ class Recaller(AddOn):
             if not (placed < at < len(prompt.history) and is_result(prompt.history[at])):
                 turn = None  # that result is covered, or the client went back to an earlier step
         if turn is not None and turn.block and turn.after < step:
-            turn.beginning = (
-                prompt.beginning
-            )  # with another block in its place, all steps behind it would be read again
+            # With another block in its place, all steps behind it would be read again.
+            turn.beginning = prompt.beginning
         if turn is not None and turn.beginning == prompt.beginning and (turn.block or turn.capped == capped):
             blocks = earlier if turn.block is None else {**earlier, at: turn.block}
             await self._insert(job, RecalledBlocks(blocks, turn.block))
