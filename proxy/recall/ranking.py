@@ -137,6 +137,8 @@ def query_of(messages: Sequence[Message], newest: int) -> Query:
 def _without_template(text: str, earlier: Sequence[Message]) -> tuple[str, set[str]]:
     """Return what a program's template around the user's task leaves of a text, and the terms that its tasks share."""
     every = [*sentences(text, longest=_LONGEST)]
+    if len(every) <= _TEMPLATE:
+        return text, set()
     before = [text_of(each) for each in earlier if each.get("role") == "user"]
     said = "\n".join(before)
     shared = [each for each in every if each in said]
