@@ -72,7 +72,7 @@ def apart(messages: Sequence[Message]) -> Iterator[Message]:
         block, close, rest = front.rpartition(CLOSE)
         if block.startswith(OPEN) and (rest or isinstance(content, list)):
             yield {"role": "user", "content": f"{block}{close}"}
-            yield {**message, "content": content[1:] if isinstance(content, list) else rest.removeprefix("\n\n")}
+            yield _behind(message, f"{block}{close}")
         else:
             yield message
 
@@ -190,12 +190,15 @@ def _recalled_block(message: Message) -> str:
 
 def _without_block(message: Message) -> Message:
     """Return the message without the recalled block in front of it."""
-    if not _recalled_block(message):
-        return message
+    block = _recalled_block(message)
+    return _behind(message, block) if block else message
+
+
+def _behind(message: Message, block: str) -> Message:
+    """Return the message without this block, which `in_front` put there."""
     content = message["content"]
-    if isinstance(content, list):
-        return {**message, "content": content[1:]}
-    return {**message, "content": content.rpartition(RECALLED_END)[2].removeprefix("\n\n")}
+    rest = content[1:] if isinstance(content, list) else content[len(block) :].removeprefix("\n\n")
+    return {**message, "content": rest}
 
 
 def shown(message: Message, most: int = _LONGEST) -> str:
