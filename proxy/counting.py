@@ -28,6 +28,8 @@ MOST_CUT = 4096
 """Most conversations remembered as cut."""
 _LEAST_READ, _LEAST_WRITTEN = 50, 16
 """Fewest tokens, read and written, whose time says anything about the pace: for fewer, overheads dominate."""
+_TIMES = (("prompt_ms", "prompt_eval_duration"), ("predicted_ms", "eval_duration"))
+"""Names of the times to read the prompt and to write the answer, in llama-server's timings and in Ollama's usage."""
 _REUSED_SHARE, _CACHE_BLOCKS = 0.8, 32
 """Cached tokens below this share of the repeated ones, less whole cache blocks (vLLM: 16 tokens), count as not reused."""
 
@@ -163,15 +165,19 @@ class Counting:
         """Return the recent pace of a model; infinite if unknown."""
         return self._paces.get(key) or Pace()
 
-    def learn_pace(self, job: Job) -> None:
-        """Learn a model's pace from the time that a streamed turn took to its first word, and after it."""
+    def learn_pace(self, job: Job, timings: Mapping[str, Any]) -> None:
+        """Learn a model's pace from what the engine says it took, or the time of a streamed turn to its first word, and after it."""
         outcome, usage = job.outcome, job.outcome.usage
-        if not job.request.stream or outcome.first_byte is None or outcome.counts["sent"] != 1 or usage is None:
+        if outcome.first_byte is None or outcome.counts["sent"] != 1 or usage is None:
             return
         sent = outcome.sent
         reused = (sent.repeated or 0) if sent.reused is None else sent.reused
-        waited = outcome.first_byte - outcome.shortened.compaction_seconds
-        took = outcome.clock() - outcome.since - outcome.first_byte
+        waited, took = (as_count(timings.get(name)) / 1e3 or as_count(usage.get(other)) / 1e9 for name, other in _TIMES)
+        if not waited and job.request.stream:
+            waited = outcome.first_byte - outcome.shortened.compaction_seconds
+            took = outcome.clock() - outcome.since - outcome.first_byte
+        elif not waited:
+            return
         read, written = as_count(usage.get("prompt_tokens")) - reused, as_count(usage.get("completion_tokens"))
         before = self._paces.get(job.key) or Pace()
         pace = Pace(

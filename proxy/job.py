@@ -34,6 +34,8 @@ class Progress:
     """Tokens of a summary written so far, thinking included; 0 before it has begun."""
     failed: int = 0
     """Number of consecutive summaries that were requested and failed."""
+    own_slot: bool | None = None
+    """Whether the slot chosen for it holds an earlier prompt of its conversation; None if the server chooses."""
 
 
 @dataclass(frozen=True, slots=True)

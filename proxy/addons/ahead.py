@@ -5,8 +5,7 @@ backend runs one such job at a time, and only while it is idle. Any other reques
 the backend is quiet. If the next turn finds its job half done, it waits for the result instead of starting over.
 
 First, code shortens the next prompt and the backend reads it into its cache. A model writes a summary afterwards, and only if it can
-finish before the user is back: the turn after a cancelled summary waits for what the engine is still doing for it, and finds its
-prompt pushed out of the cache (SmolLM2, 12 seconds between turns: 1,045 of 1,300 tokens were read again).
+finish before the user is back: the turn after a cancelled one waits for the engine, which then reads most of its prompt again.
 """
 
 import asyncio
@@ -87,8 +86,6 @@ class _Plan:
     """Whether the job has started, rather than waiting for the backends to be quiet."""
     digest: str = ""
     """Digest of the checkpoint that was made, as `Prompt.beginning`; empty if none was."""
-    summarising: bool = False
-    """Whether a model is being asked for a summary in place of an extract."""
     patience: float = 0.0
     """Seconds that the user has to stay away before a model is asked for a summary; 0 if none is put off."""
 
@@ -114,7 +111,7 @@ class AheadCompactor(AddOn):
         """Times at which histories were answered, by scope and link."""
         self._habits = Cache[tuple[str, bytes, bool], Pauses](self._meter.memory)
         """Pauses in conversations, those of their users and those between the steps of a loop."""
-        self._tried = Cache[tuple[str, bytes], Literal[True]](self._meter.memory)
+        self._tried = Cache[tuple[str, str], Literal[True]](self._meter.memory)
         """Extracts, by scope and digest, for which a model was already asked for a summary instead."""
 
     @override
@@ -151,8 +148,6 @@ class AheadCompactor(AddOn):
             found = job.prompt.checkpoint
             joins = plan.running and not plan.digest and plan.expected in job.prompt.links[:-1]
             if not (joins and self._summaries.wait(job)):
-                if plan.summarising and (pauses := self._habits.get(key := _pauses(job))) is not None:
-                    self._habits.put(key, pauses._replace(vain=pauses.vain + 1), 0)
                 plan.task.cancel()
             if plan.digest and found is not None and job.prompt.beginning == plan.digest:
                 before, after = found.tokens_before, found.tokens_after
@@ -232,7 +227,7 @@ class AheadCompactor(AddOn):
         checkpoint = job.prompt.checkpoint
         if checkpoint is None or checkpoint.by != "extract" or not STRATEGIES[job.settings.strategy].asks:
             return False
-        return not self._tried.get((job.scope, checkpoint.digest))
+        return not self._tried.get((job.scope, job.prompt.beginning))
 
     # -- the work
 
@@ -286,7 +281,7 @@ class AheadCompactor(AddOn):
         try:
             await asyncio.wait({run})
         finally:
-            plan.running = plan.summarising = False
+            plan.running = False
             for upstream in upstreams:
                 upstream.ahead.discard(run)
             run.cancel()
@@ -330,15 +325,18 @@ class AheadCompactor(AddOn):
 
     async def _summarise(self, plan: _Plan, job: Job, rest: Sequence[Message]) -> AheadResult | None:
         """Have a model replace the extract that a prompt begins with; without a summary: None if this plan made the extract."""
-        plan.summarising = True
-        shortened, extract = job, job.prompt.checkpoint
-        assert extract is not None
+        shortened, extract = job, job.prompt.beginning
         assert shortened.ahead is not None
         job = job.fresh(ahead=replace(shortened.ahead, rewrites=True))
         await self._preparer.prepare(job)
-        written = await self._compactor.compact(job, goal=self._goal(job))
+        try:
+            written = await self._compactor.compact(job, goal=self._goal(job))
+        except asyncio.CancelledError:
+            pauses = self._habits.get(key := _pauses(job, loop=bool(rest))) or Pauses()
+            self._habits.put(key, pauses._replace(vain=pauses.vain + 1), 0)
+            raise
         if not any(job.outcome.each("backend_failed")):
-            self._tried.put((job.scope, extract.digest), True, 0)
+            self._tried.put((job.scope, extract), True, 0)
         if not written:
             shortened.record_measured()  # the outcome has the figures of the other job's prompt, measured last
             await self._have_read(shortened, rest)
@@ -351,6 +349,8 @@ class AheadCompactor(AddOn):
     async def _shorten(self, plan: _Plan, job: Job, rest: Sequence[Message], recalled: int) -> AheadResult | None:
         """Shorten the history now if the next turn would be due, by code alone where a turn would not wait for a model either."""
         await self._preparer.prepare(job)
+        if plan.digest:
+            return "done"  # before another request cancelled the rest
         if (budget := job.budget) is None or not job.window_is_known:
             return None
         grown, added = self._compactor.growth(job, budget), round(sum(self._meter.costs(job.key, rest)))

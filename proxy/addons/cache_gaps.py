@@ -25,7 +25,7 @@ _RUN = 16
 
 
 class CacheGaps(AddOn):
-    """Makes the server close gaps between consecutive prompts that have most of their messages in common."""
+    """Makes the server close gaps between consecutive prompts of a conversation, also of one that has a slot of its own."""
 
     def __init__(self, memory: CacheMemory) -> None:
         self._newest = Cache[ModelKey, tuple[str, frozenset[bytes | str], bool, bool]](memory)
@@ -57,7 +57,9 @@ class CacheGaps(AddOn):
         self._newest.put(job.key, (job.scope, now, prompt.untouched, job.ahead is not None), 96 * len(now))
         if beside is not None:
             return
-        same, gone = scope == job.scope and 2 * len(before & now) > max(len(before), len(now)), before - now
+        same, gone = scope == job.scope and 2 * len(before & now) > max(len(before), len(now)), bool(before - now)
+        if job.progress.own_slot is not None:
+            same = gone = job.progress.own_slot or paused
         # A client's prompt that only grew has no gap, so it can still be forwarded byte for byte.
         if not same or not (gone or not (same_bytes and prompt.untouched)) or _REUSE in prompt.request.body:
             return

@@ -47,6 +47,8 @@ IN_VAIN = 2
 FREE_SLOT = "⏳ Waiting for a free slot"
 _OWNER = "slot files"
 """Owner of the list of files in the store."""
+_LOST = "lost"
+"""Checkpoint of a file that could not be restored."""
 
 
 @dataclass(slots=True)
@@ -128,9 +130,13 @@ class _Engine:
             slot.tokens = each.tokens
         return [slot for slot, _ in idle]
 
-    def file_of(self, keys: Sequence[str], checkpoint: str) -> str:
-        """Return the file that holds the longest prefix of a history under this checkpoint; empty if there is none."""
-        stems = {each["stem"]: name for name, each in self.files.items() if each["checkpoint"] == checkpoint}
+    def file_of(self, keys: Sequence[str], checkpoint: str | None = None) -> str:
+        """Return the file that holds the longest prefix of a history under this checkpoint, or any; empty if there is none."""
+        stems = {
+            each["stem"]: name
+            for name, each in self.files.items()
+            if each["checkpoint"] == checkpoint or (checkpoint is None and each["checkpoint"] != _LOST)
+        }
         return next((stems[key] for key in reversed(keys) if key in stems), "")
 
     def spare(self) -> str:
@@ -166,7 +172,11 @@ class SlotKeeper(AddOn):
                     slot.job = None  # the job is sent again, so choose again: the slot may have been cleared
                 slot = await self._choose(engine, job, keys)
                 if slot is not None:
+                    if keys:  # after system messages, any conversation of a program may begin
+                        job.progress.own_slot = slot.stem in keys[len(job.prompt.system) :]
                     slot.take(job, self._now(), keys)
+                    if keys and job.ahead:
+                        spawn(self._save_when_quiet(engine, slot), name="slot")
             if slot is not None or job.ahead or not (keys and engine.slots and all(at.taken for at in engine.slots)):
                 break
             await engine.freed.wait()  # sent now, the server would queue it for any slot and evict another conversation
@@ -235,6 +245,7 @@ class SlotKeeper(AddOn):
         own = max(going_on, key=lambda each: (each.checkpoint == digest, each.used), default=None)
         if own is not None and own.checkpoint != digest and (name or job.rewrites):
             own = None
+        name = engine.file_of(keys) if not (name or own) and job.closes_gaps else name
         for slot in free:
             # Save other slots if the server clears idle ones as another begins to work. Save the conversation's own slot if its
             # prompt is rewritten: a summary written later reads the old prompt once more.
@@ -252,9 +263,10 @@ class SlotKeeper(AddOn):
         if done is None or not done.tokens:
             slot.stem, slot.tokens = "", 0
             if len(free) == len(engine.slots):  # otherwise running requests may only have taken the room that it needs
-                engine.files[name]["checkpoint"] = "lost"
+                engine.files[name]["checkpoint"] = _LOST
             return None  # let the server look in its memory, which it does not do if an empty slot is named
         engine.restore_pace = done.seconds / done.tokens
+        slot.stem = engine.files[name]["stem"]
         job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
 

@@ -110,7 +110,7 @@ class AnswerDriver:
             if session.watch.ended_short(answer) and not outcome.counts["out_of_room"]:
                 self._record_ended_early()
         self._observe()
-        self._counting.learn_pace(self._job)
+        self._counting.learn_pace(self._job, answer.attempt.timings)
 
     def _observe(self) -> None:
         """Learn from the usage that the backend reported for ended attempts, once for each."""

@@ -147,7 +147,7 @@ class ClientReply:
             first = Piece(choice=True, role=bool(words) and client.identity is None, text=words)
             pieces = [first, Piece(choice=True, finish="stop")] if words else [first]
             if words and self._job.prompt.request.wants_usage:
-                pieces.append(Piece(trailer=True, usage=usage))
+                pieces.append(Piece(usage=usage))
             await client.write(b"".join([writer.insert(piece, identity) for piece in pieces]) + writer.end())
             await client.end()
         else:

@@ -63,7 +63,7 @@ _FEWEST, _PAUSES = 2, 3
 _SURE = 1.5
 """Margin on the seconds that a summary is expected to take: so much of the pause has to be left."""
 _MOST_VAIN = 2
-"""Summaries that the next turn may interrupt before the next summary waits for a longer pause."""
+"""Summaries that other requests may interrupt before the next summary waits for a longer pause."""
 _THINKING = ("<think>", "</think>")
 
 
@@ -217,7 +217,7 @@ class Pauses(NamedTuple):
 
     latest: tuple[float, ...] = ()
     vain: int = 0
-    """Number of summaries that the conversation's next turn interrupted."""
+    """Number of summaries that another request interrupted, of this conversation or any other."""
 
     def followed_by(self, pause: float) -> "Pauses":
         """Return a copy with one more pause; only the latest three are kept."""
@@ -229,9 +229,11 @@ class Pauses(NamedTuple):
         0 if the summary would end before the shortest of the latest pauses is over, otherwise the longest of them. `passed`
         are the seconds since the answer, `needed` those that a summary takes, or 0 if unknown.
         """
+        if self.vain >= _MOST_VAIN and self.latest:
+            return max(self.latest)
         if len(self.latest) < _FEWEST:
             return None
-        if self.vain >= _MOST_VAIN or needed * _SURE > min(self.latest) - passed:
+        if needed * _SURE > min(self.latest) - passed:
             return max(self.latest)
         return 0.0 if needed else None
 

@@ -73,10 +73,13 @@ class Piece:
     role: bool = False
     identity: Identity | None = None
     usage: dict[str, Any] | None = None
+    """Usage reported with this frame. In a stream, it mostly comes in a frame of its own, about no choice."""
     prompt_tokens: int = 0
     """Prompt tokens reported with this frame; 0 if none were."""
     completion_tokens: int = 0
     """Completion tokens of the whole answer so far, as reported with this frame; 0 if none were."""
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    """What llama-server says it took, in milliseconds among other figures."""
 
     choice: bool = False
     """Whether it is about a choice at all."""
@@ -84,8 +87,6 @@ class Piece:
     """Index of the choice; -1 if it is not known."""
     other_choices: tuple[Piece, ...] = ()
     """Content of the same frame for further choices."""
-    trailer: bool = False
-    """Whether it is usage and nothing else."""
     more: bool = False
     """Whether it says anything about the choice besides the text and the finish reason."""
     alone: str = ""

@@ -1,7 +1,7 @@
 """Text, reasoning, calls and usage of an answer so far, over all attempts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from typing import Any
 
@@ -26,6 +26,8 @@ class Attempt:
     completion_tokens: int = 0
     finish: str | None = None
     usage: dict[str, Any] | None = None
+    timings: Mapping[str, Any] = field(default_factory=dict)
+    """The newest `Piece.timings`."""
     calling: bool = False
     """Whether it has begun a tool call."""
     withheld: bool = False
@@ -294,6 +296,7 @@ class Answer:
     def report(self, piece: Piece) -> None:
         """Take in the backend's counts from a piece. Zeros are ignored: Ollama sends them on interim chunks."""
         attempt = self.attempts[-1]
+        attempt.timings = piece.timings or attempt.timings
         if piece.prompt_tokens:
             attempt.prompt_tokens = piece.prompt_tokens
             attempt.usage = attempt.usage if piece.usage is None else piece.usage

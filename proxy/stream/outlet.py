@@ -93,11 +93,11 @@ class Outlet:
             return not (self._seam.restarted or self._thoughts.restarted)
         watch, answer = self._watch, self._answer
         answer.add(piece)
-        if watch.strip_usage and piece.trailer:
+        if watch.strip_usage and piece.usage and not piece.choice:
             held = self.held or ()
             self.held = [self._writer.with_usage(each, piece) if each.finish else each for each in held] or self.held
             return True
-        if piece.usage is not None and (piece.trailer or piece.finish):
+        if piece.usage and (piece.finish or not piece.choice):
             usage = watch.with_details(piece.usage)
             piece = piece if usage is piece.usage else replace(piece, frame=b"", usage=usage)
         cut = piece.finish == "length" and (
@@ -165,7 +165,7 @@ class Outlet:
 
     def _relayed(self, piece: Piece) -> bytes:
         identity = self._answer.identity if self.renaming or self.rewriting else None
-        reports = piece.usage is not None and bool(piece.trailer or piece.finish)
+        reports = bool(piece.usage and (piece.finish or not piece.choice))
         remarks = self._remarks() if piece.done or reports else b""
         counted = self.counted() if piece.done else b""
         self._usage_sent |= reports
@@ -178,7 +178,7 @@ class Outlet:
         reported = any(attempt.usage is not None for attempt in answer.attempts)
         if writer.native or reported or not self._watch.show_usage or answer.identity is None:
             return b""
-        return writer.insert(Piece(trailer=True, usage=answer.usage()), answer.identity)
+        return writer.insert(Piece(usage=answer.usage()), answer.identity)
 
     def _remarks(self) -> bytes:
         """Write the remarks once: before the usage, which clients expect in the last chunk, or else before the end mark."""
@@ -286,7 +286,7 @@ class Outlet:
             self.out += (writer.insert(Piece(finish=finish), identity), self._remarks())
             if self._watch.show_usage and not self._usage_sent:
                 usage = self._watch.with_details(answer.usage())
-                self.out.append(writer.insert(Piece(trailer=True, usage=usage), identity))
+                self.out.append(writer.insert(Piece(usage=usage), identity))
         answer.ended = finish
         self.out.append(writer.end())
 

@@ -122,7 +122,7 @@ class StreamSession:
     def _body_received(self, pieces: Sequence[Piece]) -> events.Stop | None:
         """Take in an answer that is not paused before its end: its own usage decides whether it is resumed."""
         attempt = self.answer.attempt
-        counts = next((piece for piece in pieces if piece.trailer), Piece())
+        counts = next((piece for piece in pieces if piece.usage and not piece.choice), Piece())
         attempt.prompt_tokens = counts.prompt_tokens or attempt.prompt_tokens
         for piece in pieces:
             if piece.done:

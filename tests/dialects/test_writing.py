@@ -95,7 +95,7 @@ def test_what_spillway_says_itself_fits_in(dialect: Dialect) -> None:
         writer.relay(chunk({"content": "one"}), WHO, role_sent=True),
         writer.part(chunk({"content": " two"}, "length"), WHO, role_sent=True),
         writer.insert(Piece(finish="stop"), WHO),
-        writer.insert(Piece(trailer=True, usage={"prompt_tokens": 5, "spillway": {"a": 1}}), WHO),
+        writer.insert(Piece(usage={"prompt_tokens": 5, "spillway": {"a": 1}}), WHO),
         writer.end(),
     ]
     heard = hear(dialect, b"".join(said))

@@ -1,6 +1,7 @@
 """What the real engine reads again after a part of the prompt has gone."""
 
 import json
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 from tests.engine.fixtures import StartEngine
 from tests.engine.server import Engine
 from tests.engine.spec import ModelSpec
-from tests.engine.spillway import SharedSpillway, StartSpillway
+from tests.engine.spillway import SharedSpillway, Spillway, StartSpillway
 from tests.engine.tap import tapped
 from tests.engine.walking import after, spoken, user
 from tests.fakes.waiting import wait_until
@@ -64,18 +65,35 @@ def slots_engine(request: pytest.FixtureRequest, engine: StartEngine) -> Engine:
 def test_a_compaction_has_its_summary_read_and_the_newest_message(slots_engine: Engine, spillway: StartSpillway) -> None:
     """Nothing of what is kept: neither the beginning nor the newest turns, because the summary follows them."""
     proxy = spillway([slots_engine.url], strategy="mask", recall="off")
-    talk: list[dict[str, Any]] = []
-    compactions = list[tuple[int, int]]()
-    for turn in range(48):
-        said = " ".join(slots_engine.words[turn * 11 : turn * 11 + 40])
-        talk.append({"role": "user", "content": f"{turn}: I like {said}."})
-        answer = proxy.chat(talk, model=slots_engine.model, max_tokens=40)
-        talk.append({"role": "assistant", "content": answer.text})
-        assert answer.usage is not None
-        if answer.action == "compacted":
-            compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
+    compactions = take_turns(proxy, slots_engine, talks=1, turns=48)
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
+
+
+def test_a_conversation_that_gave_its_slot_to_another_has_no_more_read(
+    engine: StartEngine, spillway: StartSpillway, tmp_path: Path
+) -> None:
+    served = engine(ModelSpec(mode="walk"), cache_ram=0, slot_save_path=f"{tmp_path}/")
+    proxy = spillway([served.url], strategy="mask", recall="off")
+    compactions = take_turns(proxy, served, talks=2, turns=30)
+    assert len(compactions) >= 2
+    assert all(2 * read < prompt for read, prompt in compactions), compactions
+
+
+def take_turns(proxy: Spillway, engine: Engine, talks: int, turns: int) -> list[tuple[int, int]]:
+    """Have conversations take turns; the tokens read and the tokens of the prompt where one was compacted."""
+    histories: list[list[dict[str, Any]]] = [[] for _ in range(talks)]
+    compactions = list[tuple[int, int]]()
+    for turn in range(turns):
+        for number, talk in enumerate(histories):
+            said = " ".join(engine.words[turn * 11 + number * 500 :][:40])
+            talk.append({"role": "user", "content": f"{turn}: I like {said}."})
+            answer = proxy.chat(talk, model=engine.model, max_tokens=40)
+            talk.append({"role": "assistant", "content": answer.text})
+            assert answer.usage is not None
+            if answer.action == "compacted":
+                compactions.append((answer.usage["prompt_tokens"] - answer.cached, answer.usage["prompt_tokens"]))
+    return compactions
 
 
 def test_an_agents_steps_have_what_is_new_read(slots_engine: Engine, spillway: StartSpillway) -> None:

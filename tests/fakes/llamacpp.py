@@ -42,6 +42,8 @@ class LlamaCppFake(FakeBackend):
     clears: bool = False
     """Moves idle slots to memory when a task begins (`--cache-idle-slots`, the default with `--kv-unified`)."""
     slot_ms: float = 0.1
+    token_ms: float = 1.0
+    """What reading or writing a token takes, by its own account."""
     """What a slot takes to be saved or restored, by what is reported."""
     router: bool = False
     """Started without a model, it loads those that are asked for."""
@@ -298,7 +300,7 @@ class LlamaCppFake(FakeBackend):
             message = choices[0]["message"]
             message["reasoning_content"] = prompt.prefix_reasoning + message.get("reasoning_content", "")
         whole = super().completion(prompt, choices, generations)
-        return {**whole, "timings": timings(prompt, generations[0])}
+        return {**whole, "timings": self.timings(prompt, generations[0])}
 
     @override
     def usage(self, prompt: Prompt, generations: Sequence[Generation]) -> dict[str, Any]:
@@ -325,15 +327,15 @@ class LlamaCppFake(FakeBackend):
     @override
     def decorate(self, chunk: dict[str, Any], prompt: Prompt, generation: Generation | None) -> None:
         if "prompt_progress" in chunk and prompt.body.get("timings_per_token"):
-            chunk["timings"] = timings(prompt, None)
+            chunk["timings"] = self.timings(prompt, None)
         if generation is None:
             return
         asked = self.wants_usage(prompt)
         ends = bool(chunk["choices"]) and chunk["choices"][0]["finish_reason"] is not None
         per_token = bool(chunk["choices"]) and not ends and prompt.body.get("timings_per_token")
         if "usage" in chunk or per_token or (ends and not asked):
-            chunk["timings"] = timings(prompt, generation)
+            chunk["timings"] = self.timings(prompt, generation)
 
-
-def timings(prompt: Prompt, generation: Generation | None) -> dict[str, Any]:
-    return wire.timings(prompt.tokens, 0 if generation is None else generation.tokens, prompt.cached)
+    def timings(self, prompt: Prompt, generation: Generation | None) -> dict[str, Any]:
+        made = 0 if generation is None else generation.tokens
+        return wire.timings(prompt.tokens, made, prompt.cached, token_ms=self.token_ms)

@@ -95,10 +95,11 @@ def model_object(model: str, created: int) -> dict[str, Any]:
     }
 
 
-def timings(prompt: int, made: int, cached: int = 0) -> dict[str, Any]:
-    """`timings` of an answer, in tokens; the milliseconds are made up, one for each token."""
+def timings(prompt: int, made: int, cached: int = 0, *, token_ms: float = 1.0) -> dict[str, Any]:
+    """`timings` of an answer, in tokens, each of which took as long."""
     fresh = prompt - cached
-    return {"cache_n": cached, "prompt_n": fresh, "prompt_ms": float(fresh), "predicted_n": made, "predicted_ms": float(made)}
+    counts = {"cache_n": cached, "prompt_n": fresh, "predicted_n": made}
+    return {**counts, "prompt_ms": fresh * token_ms, "predicted_ms": made * token_ms}
 
 
 def _check_message(message: Any, *, vision: bool) -> None:

@@ -83,18 +83,13 @@ def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> Non
 
 @dataclass
 class Pauses:
-    """A conversation whose user is away for ten seconds each time, while the model takes some for each answer, by the proxy's clock."""
+    """A conversation whose user is away for ten seconds each time, by the proxy's clock."""
 
-    thinks: float
+    stream: bool = True
     passed: float = 0.0
 
     def now(self) -> float:
         return time.monotonic() + self.passed
-
-    def answer(self, question: Question) -> Any:
-        if not asks_summary(question):
-            self.passed += self.thinks
-        return brain()(question)
 
     def talk(self, proxy: Proxy) -> Talk:
         """Ask up to the turn after which the next one would be due."""
@@ -103,26 +98,55 @@ class Pauses:
             self.passed += 10
             talk.messages.append(user(talk.turns))
             talk.turns += 1
-            assert talk.again(stream=True).headers["x-spillway-action"] == "forwarded"
+            assert talk.again(stream=self.stream).headers["x-spillway-action"] == "forwarded"
             talk.messages.append({"role": "assistant", "content": "Noted."})
             wait_until(lambda: bool(ahead(proxy)) or not planned(proxy), LATER)
         return talk
 
 
-@pytest.mark.parametrize(("thinks", "first"), [(0.0, "summary"), (60.0, "reading")])
+@pytest.mark.parametrize(
+    ("token_ms", "stream", "first"), [(0.1, True, "summary"), (50.0, True, "reading"), (50.0, False, "reading")]
+)
 def test_a_summary_is_asked_for_if_it_ends_before_the_user_is_back(
-    thinks: float, first: str, monkeypatch: pytest.MonkeyPatch
+    token_ms: float, stream: bool, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it does not, the next turn finds its prompt read, and nothing in its way."""
-    pauses = Pauses(thinks)
+    pauses = Pauses(stream)
     monkeypatch.setattr("proxy.app.time", SimpleNamespace(monotonic=pauses.now))
-    with LlamaCppFake([MODEL], pauses.answer) as fake, running_proxy(fake, **ON) as proxy:
+    with LlamaCppFake([MODEL], brain(), token_ms=token_ms) as fake, running_proxy(fake, **ON) as proxy:
         talk = pauses.talk(proxy)
         wait_ahead(proxy, done=1)
         assert len(readings(fake)) == 1
         assert len(summaries(fake)) == (first == "summary")
         assert talk.ask().headers["x-spillway-action"] in UNREDUCED
         assert fake.cancelled == 0
+
+
+def test_a_summary_that_others_interrupted_twice_waits_for_a_longer_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them reads all that was said, and the backend had read ten of them for nothing in a busy hour."""
+    gate, pauses, slept, sleep = Gate(), Pauses(), list[float](), asyncio.sleep
+
+    def answer(question: Question) -> Reply:
+        return replace(summariser(qa())(question), gate=gate if asks_summary(question) else None)
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", noted)
+    monkeypatch.setattr("proxy.app.time", SimpleNamespace(monotonic=pauses.now))
+    with LlamaCppFake([MODEL], answer) as fake, running_proxy(fake, **ON) as proxy:
+        talk = Talk(proxy, turns=1)
+        while not gate.reached:
+            pauses.passed += 10
+            talk.ask()
+            wait_until(lambda: gate.reached or not planned(proxy), LATER)
+        for _ in range(2):
+            gate.wait_reached(LATER)
+            assert proxy.chat({"model": "m", "messages": [{"role": "user", "content": "Hi."}]}).status_code == 200
+            wait_until(lambda: not gate.reached, LATER)
+        wait_until(lambda: max(slept) >= 10, LATER)
+        assert (len(summaries(fake)), len(readings(fake))) == (2, 1)
 
 
 def planned(proxy: Proxy) -> list[str]:

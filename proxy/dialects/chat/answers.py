@@ -118,18 +118,19 @@ def piece_of(chunk: dict[str, Any], frame: bytes) -> Piece:
         piece.alone = ""
         piece.other_choices = tuple(_choice_piece(chunk, choice, b"") for choice in listed[1:])
     piece.error = chunk.get("error") or None
-    usage = chunk.get("usage")
+    usage, timings = chunk.get("usage"), chunk.get("timings")
+    if isinstance(timings, dict):
+        piece.timings = timings
     if isinstance(usage, dict):
         piece.usage = usage
         piece.prompt_tokens = as_count(usage.get("prompt_tokens"))
         piece.completion_tokens = as_count(usage.get("completion_tokens"))
         piece.alone = ""  # vLLM counts while it generates (`continuous_usage_stats`)
-    elif isinstance(timings := chunk.get("timings"), dict):
+    elif isinstance(timings, dict):
         if "cache_n" in timings:  # older servers do not report the cached part of the prompt
             piece.prompt_tokens = as_count(timings["cache_n"]) + as_count(timings.get("prompt_n"))
         piece.completion_tokens = as_count(timings.get("predicted_n"))
         piece.alone = ""  # llama-server counts while it generates too (`timings_per_token`)
-    piece.trailer = bool(usage) and not choices
     return piece
 
 
@@ -287,7 +288,7 @@ class ChatWriter(Writer):
             delta[THOUGHT_FIELDS[0]] = piece.thought
         choice = {"index": 0, "delta": delta, "finish_reason": piece.finish}
         chunk = _stamped({"id": identity.id, "object": CHUNK}, identity)
-        chunk["choices"] = [] if piece.trailer else [choice]
+        chunk["choices"] = [] if piece.usage and not (piece.choice or piece.finish) else [choice]
         if piece.usage is not None:
             chunk["usage"] = piece.usage
         if piece.event is not None:
