@@ -74,8 +74,10 @@ def test_a_conversation_that_gave_its_slot_to_another_has_no_more_read(
     engine: StartEngine, spillway: StartSpillway, tmp_path: Path
 ) -> None:
     served = engine(ModelSpec(mode="walk"), cache_ram=0, slot_save_path=f"{tmp_path}/")
-    proxy = spillway([served.url], strategy="mask", recall="off")
-    compactions = take_turns(proxy, served, talks=2, turns=30)
+    with tapped(served.url) as tap:
+        compactions = take_turns(spillway([tap.url], strategy="mask", recall="off"), served, talks=2, turns=30)
+        asked = [b"n_cache_reuse" in each.asked for each in tap.chats()]
+    assert asked == [False, False, *[True] * 58], "each begins in a slot that holds nothing of its own"
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
 
