@@ -173,11 +173,11 @@ class Counting:
         sent = outcome.sent
         reused = (sent.repeated or 0) if sent.reused is None else sent.reused
         waited, took = (as_count(timings.get(name)) / 1e3 or as_count(usage.get(other)) / 1e9 for name, other in _TIMES)
-        if not waited and job.request.stream:
+        if not (waited and took):
+            if not job.request.stream:
+                return
             waited = outcome.first_byte - outcome.shortened.compaction_seconds
             took = outcome.clock() - outcome.since - outcome.first_byte
-        elif not waited:
-            return
         read, written = as_count(usage.get("prompt_tokens")) - reused, as_count(usage.get("completion_tokens"))
         before = self._paces.get(job.key) or Pace()
         pace = Pace(
