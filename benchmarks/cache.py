@@ -114,7 +114,7 @@ def mixed(run: Run) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cache", description=__doc__)
-    parser.add_argument("--turns", type=int, default=4, help="of each conversation")
+    parser.add_argument("--turns", type=int, default=8, help="of each conversation; of fewer, nearly all text is new")
     parser.add_argument("--window", type=int, default=2048, help="tokens of a slot")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--cache-ram", type=int, default=0, help="MiB of the engine's own cache of prompts in memory")
