@@ -104,6 +104,8 @@ class _Engine:
     """Whether the server moves idle slots to memory when another one starts to work (`--cache-idle-slots`, its default)."""
     vain: int = 0
     """Number of failures, up to `IN_VAIN`."""
+    restores: bool = False
+    """Whether a restored prompt was not read again: some builds leave in the slot what was there (llama.cpp issue 26676)."""
     read_pace: float = 1.0
     """Seconds to read a token."""
     restore_pace: float = 0.0
@@ -211,7 +213,8 @@ class SlotKeeper(AddOn):
         slot.job, slot.used, slot.saved = None, 0.0 if job.background else self._now(), not lasts
         slot.tokens = tokens if lasts else 0
         if lasts and any(each["tokens"] >= 2 * LEAST for each in outcome.each("slot_restored")):
-            engine.vain = engine.vain + 1 if reused < LEAST else 0
+            engine.restores = reused >= LEAST
+            engine.vain = 0 if engine.restores else engine.vain + 1
         if prompt - reused > LEAST and outcome.first_byte is not None:
             engine.read_pace = outcome.first_byte / (prompt - reused)
         if lasts and tokens >= LEAST and engine.vain < IN_VAIN:
@@ -266,7 +269,7 @@ class SlotKeeper(AddOn):
                 engine.files[name]["checkpoint"] = _LOST
             return None  # let the server look in its memory, which it does not do if an empty slot is named
         engine.restore_pace = done.seconds / done.tokens
-        slot.stem = engine.files[name]["stem"]
+        slot.stem = engine.files[name]["stem"] if engine.restores else ""
         job.outcome.add("slot_restored", tokens=done.tokens)
         return slot
 

@@ -77,7 +77,8 @@ def test_a_conversation_that_gave_its_slot_to_another_has_no_more_read(
     with tapped(served.url) as tap:
         compactions = take_turns(spillway([tap.url], strategy="mask", recall="off"), served, talks=2, turns=30)
         asked = [b"n_cache_reuse" in each.asked for each in tap.chats()]
-    assert asked == [False, False, *[True] * 58], "each begins in a slot that holds nothing of its own"
+    assert 2 < asked.index(True) < 12, "only once a restored prompt was seen not to be read again"
+    assert all(asked[12:])
     assert len(compactions) >= 2
     assert all(2 * read < prompt for read, prompt in compactions), compactions
 
