@@ -42,9 +42,9 @@ class LlamaCppFake(FakeBackend):
     clears: bool = False
     """Moves idle slots to memory when a task begins (`--cache-idle-slots`, the default with `--kv-unified`)."""
     slot_ms: float = 0.1
+    """What a slot takes to be saved or restored, by what is reported."""
     token_ms: float = 1.0
     """What reading or writing a token takes, by its own account."""
-    """What a slot takes to be saved or restored, by what is reported."""
     router: bool = False
     """Started without a model, it loads those that are asked for."""
 
@@ -337,5 +337,4 @@ class LlamaCppFake(FakeBackend):
             chunk["timings"] = self.timings(prompt, generation)
 
     def timings(self, prompt: Prompt, generation: Generation | None) -> dict[str, Any]:
-        made = 0 if generation is None else generation.tokens
-        return wire.timings(prompt.tokens, made, prompt.cached, token_ms=self.token_ms)
+        return wire.timings(prompt.tokens, generation.tokens if generation else 0, prompt.cached, token_ms=self.token_ms)

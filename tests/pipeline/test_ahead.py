@@ -41,6 +41,19 @@ def brain() -> Any:
     return summariser(qa())
 
 
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds of each sleep, also of those that are still going on."""
+    found, sleep = list[float](), asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        found.append(seconds)
+        await sleep(seconds)
+
+    monkeypatch.setattr("asyncio.sleep", noted)
+    return found
+
+
 @pytest.mark.parametrize("kind", [kind for kind in FAKES if kind != "generic"])
 @pytest.mark.rows(2)
 def test_no_turn_of_a_long_chat_waits_for_a_summary(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,13 +96,18 @@ def test_the_backend_has_read_the_new_prompt_before_the_next_turn_comes() -> Non
 
 @dataclass
 class Pauses:
-    """A conversation whose user is away for ten seconds each time, by the proxy's clock."""
+    """A conversation whose user is away for ten seconds each time, while the model takes some for each answer, by the proxy's clock."""
 
+    thinks: float = 0.0
     stream: bool = True
     passed: float = 0.0
 
     def now(self) -> float:
         return time.monotonic() + self.passed
+
+    def answer(self, question: Question) -> Reply:
+        self.passed += 0 if asks_summary(question) else self.thinks
+        return summariser(qa())(question)
 
     def talk(self, proxy: Proxy) -> Talk:
         """Ask up to the turn after which the next one would be due."""
@@ -105,35 +123,31 @@ class Pauses:
 
 
 @pytest.mark.parametrize(
-    ("token_ms", "stream", "first"), [(0.1, True, "summary"), (50.0, True, "reading"), (50.0, False, "reading")]
+    ("kind", "slow", "stream"), [("llamacpp", 0, 1), ("llamacpp", 1, 1), ("llamacpp", 1, 0), ("vllm", 0, 1), ("vllm", 1, 1)]
 )
 def test_a_summary_is_asked_for_if_it_ends_before_the_user_is_back(
-    token_ms: float, stream: bool, first: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, slow: int, stream: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it does not, the next turn finds its prompt read, and nothing in its way."""
-    pauses = Pauses(stream)
+    """Where it does not, the next turn finds its prompt read, and nothing in its way. vLLM does not say what an answer took."""
+    pauses = Pauses(60.0 * slow, bool(stream))
     monkeypatch.setattr("proxy.app.time", SimpleNamespace(monotonic=pauses.now))
-    with LlamaCppFake([MODEL], brain(), token_ms=token_ms) as fake, running_proxy(fake, **ON) as proxy:
+    with FAKES[kind]([MODEL], pauses.answer) as fake, running_proxy(fake, **ON) as proxy:
+        monkeypatch.setattr(fake, "token_ms", 50.0 if slow else 0.1, raising=False)
         talk = pauses.talk(proxy)
         wait_ahead(proxy, done=1)
         assert len(readings(fake)) == 1
-        assert len(summaries(fake)) == (first == "summary")
+        assert len(summaries(fake)) == (not slow)
         assert talk.ask().headers["x-spillway-action"] in UNREDUCED
         assert fake.cancelled == 0
 
 
-def test_a_summary_that_others_interrupted_twice_waits_for_a_longer_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_summary_interrupted_twice_waits_for_a_longer_pause(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them reads all that was said, and the backend had read ten of them for nothing in a busy hour."""
-    gate, pauses, slept, sleep = Gate(), Pauses(), list[float](), asyncio.sleep
+    gate, pauses = Gate(), Pauses()
 
     def answer(question: Question) -> Reply:
-        return replace(summariser(qa())(question), gate=gate if asks_summary(question) else None)
+        return replace(pauses.answer(question), gate=gate if asks_summary(question) else None)
 
-    async def noted(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds)
-
-    monkeypatch.setattr("asyncio.sleep", noted)
     monkeypatch.setattr("proxy.app.time", SimpleNamespace(monotonic=pauses.now))
     with LlamaCppFake([MODEL], answer) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy, turns=1)
@@ -268,14 +282,9 @@ def test_a_next_turn_that_comes_too_early_waits_for_what_was_begun() -> None:
 # -- real requests come first
 
 
-def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, slept, sleep = Gate(), list[float](), asyncio.sleep
+def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_for_longer(slept: list[float]) -> None:
+    gate = Gate()
 
-    async def noted(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds)
-
-    monkeypatch.setattr("asyncio.sleep", noted)
     with LlamaCppFake([MODEL], holding(gate), slots=1) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy)
         talk.ask()
@@ -292,17 +301,12 @@ def test_whoever_comes_goes_first_and_it_is_done_when_it_is_quiet_for_longer(mon
         assert talk.ask().headers["x-spillway-action"] in UNREDUCED
 
 
-def test_a_user_who_is_back_early_does_not_put_off_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, slept, sleep = Gate(), list[float](), asyncio.sleep
-
-    async def noted(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds)
+def test_a_user_who_is_back_early_does_not_put_off_the_next_one(slept: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
 
     def brain(question: Question) -> Reply:
         return replace(summariser(qa())(question), gate=gate if question.body.get("max_tokens") == 1 else None)
 
-    monkeypatch.setattr("asyncio.sleep", noted)
     monkeypatch.setattr("proxy.addons.ahead.QUIET", 0.123)
     with LlamaCppFake([MODEL], brain) as fake, running_proxy(fake, **ON) as proxy:
         talk = Talk(proxy)
