@@ -33,10 +33,10 @@ class Bound(NamedTuple):
 
 BOUNDS = {
     "files": Bound(197, 160),
-    "lines of code": Bound(27_046, 18_500),
-    "Python tokens": Bound(288_724, 175_000),
+    "lines of code": Bound(27_057, 18_500),
+    "Python tokens": Bound(288_918, 175_000),
     "settings": Bound(44, 40),
-    "lines of tests": Bound(56_644, 40_000),
+    "lines of tests": Bound(56_660, 40_000),
     "files in a circle of imports": Bound(0, 0),
     "widest object, fields": Bound(25, 25),
     "functions entered by a short streamed request": Bound(372, 250),

@@ -1,6 +1,6 @@
 """Extract, made by code in place of a model's summary: the user's own statements, chosen by how much they say."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from heapq import heapify, heappop, heapreplace
@@ -145,11 +145,28 @@ def _later_values(lines: Sequence[Statement]) -> dict[int, int]:
 
 
 def newer_statements(earlier: Sequence[Statement], later: Sequence[Statement]) -> tuple[str, ...]:
-    """Return later statements that may change an earlier one: both have a name or figure, and they share a rare word."""
-    old, new = ([s for s in each if any(f.weight >= HARD for f in s.facts)] for each in (earlier, later))
-    often = Counter(key for s in (*old, *new) for key in {fact.key for fact in s.facts})
-    shared = {fact.key for s in old for fact in s.facts if often[fact.key] <= _FEW}
-    return tuple(s.text for s in new if any(fact.key in shared for fact in s.facts))
+    """Return later statements that may give an earlier one another name or figure, since they have much in common.
+
+    That is a rare word, and as many words as the square root of the shorter one's.
+    """
+    # With a rare word alone, a film "called Taxi Driver" was taken for news of a novel "called Silent Separation".
+    weighed = [[(s.text, {f.key: f.weight for f in s.facts}) for s in said] for said in (earlier, later)]
+    old, new = ([each for each in said if max(each[1].values(), default=0.0) >= HARD] for said in weighed)
+    often = Counter(key for _, facts in (*old, *new) for key in facts)
+    having = defaultdict[str, list[dict[str, float]]](list)
+    for _, facts in old:
+        for key in facts:
+            having[key].append(facts)
+    rare = {key for key in having if often[key] <= _FEW}
+    return tuple(
+        text for text, facts in new if any(_changes(facts, o) for key in facts.keys() & rare for o in having[key])
+    )
+
+
+def _changes(facts: dict[str, float], earlier: dict[str, float]) -> bool:
+    words = min(sum(_NOTHING < weight < HARD for weight in each.values()) for each in (facts, earlier))
+    value = any(weight >= HARD and key not in earlier for key, weight in facts.items())
+    return value and len(facts.keys() & earlier.keys()) ** 2 >= words
 
 
 def _dated(statements: Iterable[Statement]) -> list[str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.compaction.compaction import compact
-from proxy.compaction.extract import extract, missing_statements
+from proxy.compaction.extract import extract, missing_statements, newer_statements
 from proxy.compaction.results import NOTE
 from proxy.compaction.shorten import cut_middle
 from proxy.compaction.source import HARD, facts_in, source_of
@@ -135,6 +135,22 @@ def test_what_the_kept_turns_may_have_changed_comes_last(reply: str) -> None:
     written = next(message for message in done.messages if is_summary(message))
     assert [m for m in done.messages if m in told][-6:] == told[-6:]
     assert marks.section(written, marks.NEWER) == [kept[0], "The band is Silver Fox now.", kept[2]]
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "changed"),
+    [
+        ("My dentist is Dr. Okafor.", "Since Monday I have a new dentist, Dr. Lindqvist.", True),
+        ("Our cat Mimi weighs 5.2 kg.", "At the vet today our cat Mimi weighed 4.6 kg.", True),
+        ("去卑尔根的火车7点45分开。", "去卑尔根的火车改成9点10分了。", True),
+        ('I am reading a novel about love called "Silent Separation".', 'We saw a film called "Taxi Driver".', False),
+        ("I'm currently in Rome for a novel about love.", "I'm currently learning to cook a dish from Hunan.", False),
+        ("Good morning, AI Companion.", "Good evening, AI Companion.", False),
+    ],
+)
+def test_a_later_statement_changes_one_with_which_it_has_much_in_common(earlier: str, later: str, *, changed: bool) -> None:
+    found = newer_statements(*(source_of([user(text)]).statements for text in (earlier, later)))
+    assert found == ((later,) if changed else ())
 
 
 def test_days_stand_before_what_was_said_on_them() -> None:
