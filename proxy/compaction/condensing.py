@@ -20,8 +20,9 @@ from proxy.core.request import SYSTEM_ROLES, Message
 
 _MOST_TOO_LONG = 1.25
 """Factor by which a summary's estimated tokens may exceed those asked for."""
+# Without its marks in it, evidence in dialogues (window 2,048) was 82 instead of 86 %: what an extract says last says little.
 _FOLDED = 1 / 4
-"""Size of an extract made without asking a model, as a share of the tokens it covers."""
+"""Size of an extract made without asking a model, with its marks, as a share of the tokens it covers."""
 _READ = 0.7
 """Share of the goal up to which the answer that the user has just read stays, with its question."""
 _LEAST = 0.25
@@ -198,7 +199,8 @@ def summarise(
         return None, ()
     source = yield from plan.read_source()
     text = (yield from request_summary(plan.reduction, by, plan.start, source)) if asks else ""
-    size = by.tokens if text else int(min(by.tokens * (_VERBATIM if asks else 1), new * _FOLDED))
+    folded = max(new * _FOLDED - reduction.count(summary.block("", (), limit=0)), SMALLEST)
+    size = by.tokens if text else int(min(by.tokens * (_VERBATIM if asks else 1), folded))
     compacted = _condensed(plan, pruned, text, size, source)
     for smaller in _reductions(plan, compacted, extracts=not asks):
         if compacted.total > compacted.enough:
