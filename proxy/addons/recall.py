@@ -58,7 +58,7 @@ _MANY = 4000
 # In a window of 2,048 tokens with short answers, passages of 560 tokens were read on turns that otherwise read 90.
 SECONDS = 2.0
 """Most seconds that a backend may spend reading a turn's recalled passages, where only reading time matters (not hosted)."""
-_LEAST = 128
+_LEAST = 112
 """Tokens that may be recalled however slow a backend is."""
 # With blocks that stayed more readily, the next compaction came a turn earlier, which cost more than removing them. In
 # chats with answers of 500 tokens (window 4,096) this factor and a wider goal brought 21.8 compactions per 100 turns
@@ -71,7 +71,7 @@ _LEAST_ROOM = 64
 """Tokens of room below which the model's search is refused."""
 _END = 80
 """Characters at the end of a passage that show it is still in a cut message: the end, because the question mostly is there."""
-_MARKS = 48
+_MARKS = 32
 """Tokens reserved for the marks around a block and the dates in it."""
 
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from proxy.core.request import Message
 
 OPEN = "[Summary of the earlier conversation, kept as background in place of messages that no longer fit:]"
-EARLIER = "It was said before the messages above, which hold where they differ."
+EARLIER = "The messages above are newer."
 """First line of a summary that follows messages which are newer than what it covers."""
 CLOSE = "[End of the summary. The conversation goes on below.]"
 HEADING = "Rules in the user's own words:"
@@ -32,7 +32,7 @@ APPENDED = (f"{HEADING}\n", f"{NEWER}\n", NAMES, f"{OPEN_ITEMS}\n", f"{CHANGED}\
 """Beginnings of the sections that code appends to a summary, the last one first."""
 BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """Filler messages of the user and the assistant, for templates in which the two must alternate."""
-READ = "Thank you, I will keep that in mind. What comes next?"
+READ = "Thank you. What comes next?"
 """Filler message of the assistant in front of the newest message. SmolLM2 answered "Noted." 7 times of 40 behind that, and then
 on every turn; it repeated this once.
 """
@@ -45,13 +45,9 @@ CONTINUED = "[It goes on:]"
 INSTRUCTION = "[Instruction from the system, in the middle of the conversation]"
 """Beginning of a system message's text that had to move into a user message; it extends to that message's end."""
 
-RECALLED = (
-    "[Recalled, word for word, from a part of this conversation that no longer fits, in case the message below refers "
-    "to it. Where something else was said later, that holds.]"
-)
+RECALLED = "[Said earlier in this conversation, in case it is needed below; what was said later holds:]"
 REMEMBERED = (
-    "[What this user said in other conversations, word for word, in case the message below refers to it. Where this "
-    "conversation says something else, that holds.]"
+    "[Said by this user in other conversations, in case it is needed below; what this conversation says holds:]"
 )
 RECALLED_END = "[End of what was recalled.]"
 """End of both kinds of blocks."""
