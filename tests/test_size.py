@@ -34,7 +34,7 @@ class Bound(NamedTuple):
 BOUNDS = {
     "files": Bound(197, 160),
     "lines of code": Bound(27_054, 18_500),
-    "Python tokens": Bound(288_918, 175_000),
+    "Python tokens": Bound(288_929, 175_000),
     "settings": Bound(44, 40),
     "lines of tests": Bound(56_660, 40_000),
     "files in a circle of imports": Bound(0, 0),
