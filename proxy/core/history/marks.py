@@ -34,7 +34,7 @@ BRIDGE, NOTED = "Go on with the task from where the summary ends.", "Noted."
 """Filler messages of the user and the assistant, for templates in which the two must alternate."""
 READ = "Thank you. What comes next?"
 """Filler message of the assistant in front of the newest message. SmolLM2 answered "Noted." 7 times of 40 behind that, and then
-on every turn; it repeated this once.
+on every turn, but never this.
 """
 BEGIN = "[The conversation begins here.]"
 """Filler message of the user in front of an answer with which a history begins."""
